@@ -1,0 +1,45 @@
+# make book       the book as HTML, each notebook executed afresh; nothing is re-executed while nothing has changed
+# make test       everything the CI runs
+# make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY=03 for some of them)
+# make serve      show the built book on http://localhost:8000
+# make bench      the benchmarks of the package
+# make clean      remove the environment and everything built
+
+PYTHON ?= python3
+PORT ?= 8000
+VENV := .venv/bin
+
+.PHONY: book test notebooks serve bench clean
+
+# one thread a process: the last digits of a sum must not depend on the number of cores
+book test notebooks: export OMP_NUM_THREADS = 1
+
+book: .venv/ready
+	$(VENV)/python book/build.py
+
+test: .venv/ready
+	$(VENV)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+
+notebooks: .venv/ready
+	$(VENV)/python notebooks/execute.py $(ONLY)
+
+serve: book
+	$(VENV)/python -m http.server --bind localhost --directory _build/html $(PORT)
+
+bench: .venv/ready
+	$(VENV)/python -m attnid bench
+
+clean:
+	rm -rf .venv _build .pytest_cache .hypothesis src/*.egg-info
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+# the stamps come last, so an interrupted set-up starts over
+.venv/ready: .venv/locked pyproject.toml
+	$(VENV)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv/locked: requirements.txt
+	$(PYTHON) -m venv --clear .venv
+	$(VENV)/python -m pip install --quiet --requirement requirements.txt
+	touch $@

@@ -1,0 +1,50 @@
+"""Build the book: python book/build.py. Prints the path of its front page last."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EXECUTED_WITH = ("src", "requirements.txt", "notebooks/results")   # what a notebook's outputs depend on besides its cells
+
+
+def files(path):
+    """Every file at or below a path, without what Python and pip leave there."""
+    found = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [p for p in found if p.is_file() and p.suffix != ".pyc" and ".egg-info" not in str(p)]
+
+
+def fingerprint(root):
+    """One hash of the names and the contents of everything the notebooks are executed with."""
+    digest = hashlib.sha256()
+    for path in (p for name in EXECUTED_WITH for p in files(root / name) if p.exists()):
+        digest.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def forget_stale_executions(root):
+    """Empty the cache of executed notebooks where it belongs to another package or environment: it compares cells only."""
+    build, key = root / "_build", fingerprint(root)
+    stamp = build / "executed-with"
+    if not stamp.exists() or stamp.read_text() != key:
+        shutil.rmtree(build, ignore_errors=True)
+        build.mkdir()
+        stamp.write_text(key)
+
+
+def build(root=ROOT):
+    """Build every page anew, warnings being errors: Sphinx warns about a page only when it reads it."""
+    forget_stale_executions(root)
+    shutil.rmtree(root / "_build" / "html", ignore_errors=True)
+    command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "--toc", "book/_toc.yml", "--all", "-W", "-n", "--keep-going"]
+    subprocess.run(command, cwd=root, check=True)
+    return root / "_build" / "html" / "index.html"
+
+
+if __name__ == "__main__":
+    try:
+        print(build())
+    except subprocess.CalledProcessError as failure:
+        sys.exit(failure.returncode)

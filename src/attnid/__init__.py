@@ -1,0 +1,7 @@
+"""Identified Attention: how many of an attention layer's parameters its function can see."""
+
+from .attention import Attention, forward
+from .counting import Count, count
+from .data import Corpus, load_corpus
+from .gauge import act_query_key, act_value_output, generators
+from .jacobian import Measurement, NoGapError, measure

@@ -1,0 +1,231 @@
+"""A GPT in nanoGPT's shape: same parameter names, same shapes, so that each reads the other's checkpoints.
+
+Tokens are rows here, x of shape (B, T, E). A weight has the layout of `nn.Linear.weight`, (out, in).
+"""
+
+import math
+import pickle
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+PREFIX = "_orig_mod."  # what torch.compile puts before every name
+MASKS = (".attn.bias", ".attn.masked_bias")  # causal masks, which older versions of nanoGPT saved as buffers
+
+
+def _require(condition, field, value, why):
+    if not condition:
+        raise ValueError(f"{field}={value!r}: {why}")
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The description of a GPT. It holds no weights.
+
+    vocab_size (number of tokens), block_size (longest context, in tokens), n_layer, n_head (H) and n_embd (E) are sizes.
+    bias: whether linear maps and layer norms have biases. dropout: the share of activations dropped in training.
+
+    Raises ValueError naming the field and the value when the description is impossible.
+    """
+
+    vocab_size: int
+    block_size: int
+    n_layer: int
+    n_head: int
+    n_embd: int
+    _: KW_ONLY
+    bias: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self):
+        for field in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+            value = getattr(self, field)
+            _require(type(value) is int and value >= 1, field, value, "must be an integer of at least 1")
+        _require(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"is not divisible by n_head={self.n_head}")
+        _require(isinstance(self.bias, bool), "bias", self.bias, "must be True or False")
+        _require(type(self.dropout) in (int, float) and 0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
+
+    @property
+    def head_dim(self):
+        """D = E / H; values have the same size, C = D."""
+        return self.n_embd // self.n_head
+
+
+class CausalSelfAttention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        # queries, keys and values of all heads, in this order, from one fused weight (3E, E)
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.resid_dropout = nn.Dropout(config.dropout)
+        self.config = config
+
+    def forward(self, x):
+        B, T, E = x.shape
+        H, D = self.config.n_head, self.config.head_dim
+        q, k, v = self.c_attn(x).view(B, T, 3, H, D).permute(2, 0, 3, 1, 4)  # each (B, H, T, D)
+        # softmax(q k^T / sqrt(D)) v, each token seeing itself and what came before
+        dropout = self.config.dropout if self.training else 0.0
+        z = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)  # (B, H, T, D)
+        z = z.transpose(1, 2).reshape(B, T, E)  # heads side by side
+        return self.resid_dropout(self.c_proj(z))
+
+
+class MLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x):
+        return self.dropout(self.c_proj(F.gelu(self.c_fc(x))))
+
+
+class Block(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.attn = CausalSelfAttention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.mlp = MLP(config)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    """The model that a GPTConfig describes, its weights drawn from a generator of its own, seeded with `seed`.
+
+    Linear and embedding weights are normal with standard deviation 0.02, those of the two projections into the residual
+    stream with 0.02 / sqrt(2 n_layer); biases are 0 and gains 1. lm_head.weight and transformer.wte.weight are one tensor.
+    """
+
+    def __init__(self, config, seed=0):
+        super().__init__()
+        self.config = config
+        with torch.random.fork_rng(devices=[]):  # the modules' own initialisation, overwritten below, draws from the global generator
+            self.transformer = nn.ModuleDict(dict(
+                wte=nn.Embedding(config.vocab_size, config.n_embd),
+                wpe=nn.Embedding(config.block_size, config.n_embd),
+                drop=nn.Dropout(config.dropout),
+                h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
+                ln_f=nn.LayerNorm(config.n_embd, bias=config.bias),
+            ))
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.lm_head.weight = self.transformer.wte.weight
+        self._draw(torch.Generator().manual_seed(seed))
+
+    @torch.no_grad()
+    def _draw(self, generator):
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                narrow = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else 1.0
+                parameter.normal_(0.0, 0.02 / narrow, generator=generator)
+            elif name.endswith("bias"):
+                parameter.zero_()
+
+    def forward(self, idx, targets=None):
+        """Logits (B, T, vocab_size) at every position of tokens idx (B, T), and the loss, None without targets.
+
+        The loss is the mean cross entropy in nats per token; targets (B, T) of -1 do not count. ValueError for another
+        shape, or for more tokens than block_size.
+        """
+        _require(idx.dim() == 2, "idx", tuple(idx.shape), "shape must be (B, T)")
+        B, T = idx.shape
+        _require(T <= self.config.block_size, "idx", (B, T), f"is longer than block_size={self.config.block_size}")
+        if targets is not None:
+            _require(targets.shape == idx.shape, "targets", tuple(targets.shape), f"shape must be {(B, T)}")
+        position = torch.arange(T, device=idx.device)
+        x = self.transformer.drop(self.transformer.wte(idx) + self.transformer.wpe(position))  # (B, T, E)
+        for block in self.transformer.h:
+            x = block(x)
+        logits = self.lm_head(self.transformer.ln_f(x))  # (B, T, vocab_size)
+        if targets is None:
+            return logits, None
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+
+# ---- one head at a time
+
+def head_weights(model, layer, *, dtype=None):
+    """Copies of layer `layer`'s attention weights, one head at a time, in `dtype` (the model's own by default).
+
+    Returns a dict: W_Q, W_K (H, D, E), W_V (H, C, E), W_O (H, E, C), and where the model has biases b_Q, b_K (H, D),
+    b_V (H, C), b_O (E). Scores are q k / sqrt(D): the factor is not in the weights. ValueError for a layer out of range.
+    """
+    with torch.no_grad():
+        return {name: part.detach().to(dtype or part.dtype, copy=True, memory_format=torch.contiguous_format)
+                for name, part in _head_views(model, layer).items()}
+
+
+def set_head_weights(model, layer, **weights):
+    """Copy weights, with names and shapes as head_weights gives them, into layer `layer` in place; the rest stays as it is.
+
+    ValueError for a name that the model lacks, or another shape; then nothing is copied.
+    """
+    views = _head_views(model, layer)
+    for name, weight in weights.items():
+        _require(name in views, "weights", name, f"this model has {sorted(views)}")
+        _require(tuple(weight.shape) == tuple(views[name].shape), name, tuple(weight.shape), f"shape must be {tuple(views[name].shape)}")
+    with torch.no_grad():
+        for name, weight in weights.items():
+            views[name].copy_(weight)
+
+
+def _head_views(model, layer):
+    config = model.config
+    _require(type(layer) is int and 0 <= layer < config.n_layer, "layer", layer, f"must be an integer from 0 to {config.n_layer - 1}")
+    attn, H, D, E = model.transformer.h[layer].attn, config.n_head, config.head_dim, config.n_embd
+    W_Q, W_K, W_V = attn.c_attn.weight.view(3, H, D, E)
+    views = {"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": attn.c_proj.weight.view(E, H, D).transpose(0, 1)}
+    if config.bias:
+        b_Q, b_K, b_V = attn.c_attn.bias.view(3, H, D)
+        views |= {"b_Q": b_Q, "b_K": b_K, "b_V": b_V, "b_O": attn.c_proj.bias}
+    return views
+
+
+# ---- checkpoints
+
+def load_nanogpt(path):
+    """The model in a checkpoint that nanoGPT's train.py saved (ckpt.pt), on the CPU and in evaluation mode.
+
+    OSError when there is no such file. ValueError naming what is wrong: not a checkpoint, an impossible size, a parameter
+    that is missing, unknown or of another shape, or an output map that is not tied to the token embedding. The file is
+    read as data only: pickled code in it is refused.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"path={str(path)!r}: is not a checkpoint that can be read as plain weights ({error})") from error
+    for key in ("model", "model_args"):
+        _require(isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict), "path", str(path), f"has no dict {key!r} in it")
+    weights = {name.removeprefix(PREFIX): weight for name, weight in checkpoint["model"].items() if not name.endswith(MASKS)}
+    model = GPT(_nanogpt_config(checkpoint["model_args"], weights))
+    _check_weights(model.state_dict(), weights)
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def _nanogpt_config(args, weights):
+    sizes = ("block_size", "vocab_size", "n_layer", "n_head", "n_embd")
+    for key in sizes:
+        _require(key in args, "model_args", sorted(args), f"lacks {key!r}")
+    # early versions always had biases and did not say so
+    bias = args.get("bias", "transformer.ln_f.bias" in weights)
+    return GPTConfig(**{key: args[key] for key in sizes}, bias=bias, dropout=args.get("dropout", 0.0))
+
+
+def _check_weights(expected, weights):
+    for name in sorted(expected.keys() - weights.keys()):
+        _require(False, "model", name, "is missing from the checkpoint")
+    for name in sorted(weights.keys() - expected.keys()):
+        _require(False, "model", name, "is in the checkpoint but not in a model of these model_args")
+    for name, tensor in expected.items():
+        shape = getattr(weights[name], "shape", None)
+        _require(shape == tensor.shape, name, shape and tuple(shape), f"shape must be {tuple(tensor.shape)}")
+    tied = torch.equal(weights["lm_head.weight"], weights["transformer.wte.weight"])
+    _require(tied, "model", "lm_head.weight", "differs from transformer.wte.weight, to which nanoGPT ties it")

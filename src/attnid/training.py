@@ -1,0 +1,179 @@
+"""One training run: batches, the learning rate, a step, evaluation. Each random thing has a generator of its own."""
+
+import math
+import sys
+from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+OPTIMIZERS = ("adamw", "sgd")
+
+
+def _require(condition, field, value, why):
+    if not condition:
+        raise ValueError(f"{field}={value!r}: {why}")
+
+
+def _is_real(value):
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The settings of a run; the defaults are nanoGPT's for characters, but for the smaller batch.
+
+    steps, batch_size (sequences per step) and warmup (steps) are counts. learning_rate is reached after the warm-up and
+    falls along a cosine to min_learning_rate (a tenth of it by default) as the run ends. betas are AdamW's; weight_decay
+    acts on matrices and embeddings only. grad_clip is the largest norm of the whole gradient, 0 for none. optimizer is
+    "adamw" or "sgd" (no momentum; its decay is added to the gradient). seed decides the batches and the dropout.
+
+    Raises ValueError naming the field and the value.
+    """
+
+    steps: int
+    _: KW_ONLY
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    min_learning_rate: float | None = None
+    warmup: int = 100
+    betas: tuple = (0.9, 0.99)
+    weight_decay: float = 0.1
+    grad_clip: float = 1.0
+    optimizer: str = "adamw"
+    seed: int = 0
+
+    def __post_init__(self):
+        for field, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("seed", 0)):
+            value = getattr(self, field)
+            _require(type(value) is int and value >= least, field, value, f"must be an integer of at least {least}")
+        _require(_is_real(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
+        if self.min_learning_rate is None:
+            object.__setattr__(self, "min_learning_rate", self.learning_rate / 10)
+        low, high = self.min_learning_rate, self.learning_rate
+        _require(_is_real(low) and 0 <= low <= high, "min_learning_rate", low, f"must be from 0 to learning_rate={high}")
+        for field in ("weight_decay", "grad_clip"):
+            value = getattr(self, field)
+            _require(_is_real(value) and value >= 0, field, value, "must be at least 0")
+        pair = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
+        _require(pair and all(_is_real(b) and 0 <= b < 1 for b in self.betas), "betas", self.betas, "must be two numbers in [0, 1)")
+        object.__setattr__(self, "betas", tuple(self.betas))
+        _require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, f"must be one of {OPTIMIZERS}")
+
+
+def learning_rate_at(step, settings):
+    """The learning rate of step 0, 1, ..., settings.steps: a linear warm-up, then half a cosine down to the minimum."""
+    if step < settings.warmup:
+        return settings.learning_rate * (step + 1) / (settings.warmup + 1)
+    done = min(1.0, (step - settings.warmup) / max(1, settings.steps - settings.warmup))
+    falling = 0.5 * (1.0 + math.cos(math.pi * done))  # from 1 to 0
+    return settings.min_learning_rate + falling * (settings.learning_rate - settings.min_learning_rate)
+
+
+def get_batch(tokens, block_size, batch_size, generator):
+    """Random windows of tokens (n,): inputs and next tokens, both (batch_size, block_size). ValueError when n <= block_size."""
+    _require(len(tokens) > block_size, "tokens", len(tokens), f"must be more tokens than block_size={block_size}")
+    start = torch.randint(len(tokens) - block_size, (batch_size, 1), generator=generator)
+    window = tokens[start + torch.arange(block_size + 1)]  # (batch_size, block_size + 1)
+    return window[:, :-1].contiguous(), window[:, 1:].contiguous()
+
+
+def make_optimizer(model, settings):
+    """The optimizer that the settings name; only parameters of two dimensions decay."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas)
+    return torch.optim.SGD(groups, lr=settings.learning_rate)
+
+
+def train(model, corpus, settings, *, on_step=None):
+    """Train the model in place on corpus.train. Returns the history: {"step": [...], "loss": [...]}.
+
+    loss[i] is the loss in nats per token of the batch of step[i], before that step. on_step(step, loss, model, optimizer) is
+    called after each step, the step's (clipped) gradients still in place; it may evaluate, or move weights, without
+    changing the batches. The same seed gives the same run, bit for bit on one machine with one number of threads, and to
+    rounding elsewhere. The global generator is left as it was. ValueError when the corpus has more
+    characters than the model has tokens, or is not longer than a block.
+    """
+    needed, size, T = len(corpus.vocabulary), model.config.vocab_size, model.config.block_size
+    _require(needed <= size, "vocab_size", size, f"{corpus.name} needs {needed}")
+    batches = torch.Generator().manual_seed(settings.seed)
+    optimizer, history, was_training = make_optimizer(model, settings), {"step": [], "loss": []}, model.training
+    with torch.random.fork_rng(devices=_cuda_devices(model)):
+        torch.manual_seed(settings.seed)  # dropout has no generator of its own
+        model.train()
+        for step in range(settings.steps):
+            loss = _step(model, optimizer, get_batch(corpus.train, T, settings.batch_size, batches), step, settings)
+            history["step"].append(step)
+            history["loss"].append(loss)
+            if on_step is not None:
+                on_step(step, loss, model, optimizer)
+            _show_progress(step + 1, settings.steps, loss)
+    model.train(was_training)
+    return history
+
+
+def _step(model, optimizer, batch, step, settings):
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate_at(step, settings)
+    x, y = (part.to(_device(model)) for part in batch)
+    optimizer.zero_grad(set_to_none=True)
+    _, loss = model(x, y)
+    loss.backward()
+    if settings.grad_clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip)
+    optimizer.step()
+    return loss.item()
+
+
+class Evaluation(NamedTuple):
+    """loss: the mean in nats per token; error: its standard error, from the spread between windows."""
+
+    loss: float
+    error: float
+
+
+@torch.no_grad()
+def evaluate(model, tokens, *, batches=20, batch_size=64, context=0, seed=0):
+    """Loss of the model, without dropout, on `batches` batches of random windows of tokens (n,). Returns an Evaluation.
+
+    Only positions with at least `context` earlier tokens in their window count, so that a model which needs the past is not
+    judged on a place where it has none. The windows come from a generator of their own, seeded with `seed`, and the
+    model is left in the mode it was in. ValueError for a context that is not below block_size, or too few tokens.
+    """
+    T = model.config.block_size
+    _require(type(context) is int and 0 <= context < T, "context", context, f"must be an integer from 0 to {T - 1}")
+    for field, value in (("batches", batches), ("batch_size", batch_size)):
+        _require(type(value) is int and value >= 1, field, value, "must be an integer of at least 1")
+    generator, was_training = torch.Generator().manual_seed(seed), model.training
+    try:
+        model.eval()
+        windows = torch.cat([_window_losses(model, get_batch(tokens, T, batch_size, generator), context) for _ in range(batches)])
+    finally:
+        model.train(was_training)
+    error = windows.std().item() / math.sqrt(len(windows)) if len(windows) > 1 else math.nan
+    return Evaluation(windows.mean().item(), error)
+
+
+def _window_losses(model, batch, context):
+    x, y = (part.to(_device(model)) for part in batch)
+    logits, _ = model(x)
+    losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)  # (B, T)
+    return losses[:, context:].double().mean(1)  # (B,)
+
+
+def _device(model):
+    return next(model.parameters()).device
+
+
+def _cuda_devices(model):
+    return [_device(model)] if _device(model).type == "cuda" else []
+
+
+def _show_progress(done, steps, loss):
+    # on a terminal only: nothing of this gets into a stored output
+    if sys.stderr.isatty() and (done % 10 == 0 or done == steps):
+        print(f"\rstep {done} of {steps}, loss {loss:.3f}", end="\n" if done == steps else "", file=sys.stderr, flush=True)
