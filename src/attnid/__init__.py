@@ -3,5 +3,6 @@
 from .attention import Attention, forward
 from .counting import Count, count
 from .data import Corpus, load_corpus
-from .gauge import act_query_key, act_value_output, generators
+from .gauge import act_query_key, act_value_output
+from .generators import generators
 from .jacobian import Measurement, NoGapError, measure

@@ -9,25 +9,13 @@ from dataclasses import KW_ONLY, dataclass
 
 import torch
 
+from .checks import is_finite, require, require_size
+
 SOFTCAP = 2.0  # the bound of soft-capped scores; a count does not depend on it
-SAME_ANGLE = 1e-9  # radians per position; closer frequencies are taken as equal
 BIASES = "qkvo"
 NORMS = (None, "head", "head_gain", "layer_gain")
 SCORES = ("softmax", "softcap", "alibi", "sink")
 INPUTS = ("free", "centred")
-
-
-def _require(condition, field, value, why):
-    if not condition:
-        raise ValueError(f"{field}={value!r}: {why}")
-
-
-def _require_size(field, value):
-    _require(isinstance(value, int) and not isinstance(value, bool) and value >= 1, field, value, "must be an integer of at least 1")
-
-
-def _is_finite(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -66,31 +54,31 @@ class Attention:
         self._settle_sizes()
         for field, words in (("qk_norm", NORMS), ("score", SCORES), ("inputs", INPUTS), ("causal", (True, False))):
             value = getattr(self, field)
-            _require(isinstance(value, (str, bool, type(None))) and value in words, field, value, f"must be one of {words}")
-        _require(isinstance(self.bias, str) and set(self.bias) <= set(BIASES) and len(set(self.bias)) == len(self.bias),
+            require(isinstance(value, (str, bool, type(None))) and value in words, field, value, f"must be one of {words}")
+        require(isinstance(self.bias, str) and set(self.bias) <= set(BIASES) and len(set(self.bias)) == len(self.bias),
                  "bias", self.bias, f"must be letters of {BIASES!r}, each at most once")
         self._set("bias", "".join(letter for letter in BIASES if letter in self.bias))
-        _require(isinstance(self.rotary, (tuple, list)) and all(_is_finite(f) for f in self.rotary), "rotary", self.rotary,
+        require(isinstance(self.rotary, (tuple, list)) and all(is_finite(f) for f in self.rotary), "rotary", self.rotary,
                  "must list finite angles, in radians per position")
         self._set("rotary", tuple(float(f) for f in self.rotary))
-        _require(2 * len(self.rotary) <= self.head_dim, "rotary", self.rotary, f"is more planes than head_dim={self.head_dim} holds")
-        _require(self.inputs == "free" or self.embed_dim >= 2, "embed_dim", self.embed_dim,
+        require(2 * len(self.rotary) <= self.head_dim, "rotary", self.rotary, f"is more planes than head_dim={self.head_dim} holds")
+        require(self.inputs == "free" or self.embed_dim >= 2, "embed_dim", self.embed_dim,
                  "must be at least 2 with inputs='centred': a single number, centred, is always zero")
 
     def _settle_sizes(self):
-        _require_size("embed_dim", self.embed_dim)
-        _require_size("heads", self.heads)
+        require_size("embed_dim", self.embed_dim)
+        require_size("heads", self.heads)
         if self.kv_heads is None:
             self._set("kv_heads", self.heads)
-        _require_size("kv_heads", self.kv_heads)
-        _require(self.heads % self.kv_heads == 0, "kv_heads", self.kv_heads, f"must divide heads={self.heads}")
+        require_size("kv_heads", self.kv_heads)
+        require(self.heads % self.kv_heads == 0, "kv_heads", self.kv_heads, f"must divide heads={self.heads}")
         if self.head_dim is None:
-            _require(self.embed_dim % self.heads == 0, "embed_dim", self.embed_dim, f"is not divisible by heads={self.heads}; give head_dim")
+            require(self.embed_dim % self.heads == 0, "embed_dim", self.embed_dim, f"is not divisible by heads={self.heads}; give head_dim")
             self._set("head_dim", self.embed_dim // self.heads)
-        _require_size("head_dim", self.head_dim)
+        require_size("head_dim", self.head_dim)
         if self.value_dim is None:
             self._set("value_dim", self.head_dim)
-        _require_size("value_dim", self.value_dim)
+        require_size("value_dim", self.value_dim)
 
     def _set(self, field, value):
         object.__setattr__(self, field, value)  # the description is frozen once it is made
@@ -147,50 +135,12 @@ class Attention:
     def check_parameters(self, parameters):
         """Raise ValueError naming the parameter that is missing, unknown, of another shape, or not finite."""
         for name in parameters.keys() ^ self.shapes.keys():
-            _require(False, "parameters", name, f"this description has {sorted(self.shapes)}")
+            require(False, "parameters", name, f"this description has {sorted(self.shapes)}")
         for name, shape in self.shapes.items():
             tensor = parameters[name]
-            _require(tuple(tensor.shape) == shape, name, tuple(tensor.shape), f"shape must be {shape}")
+            require(tuple(tensor.shape) == shape, name, tuple(tensor.shape), f"shape must be {shape}")
             bad = tensor[~torch.isfinite(tensor)]
-            _require(bad.numel() == 0, name, bad[:1].tolist(), "has a NaN or infinite entry")
-
-
-@dataclass(frozen=True)
-class Isotype:
-    """Coordinates of a head that turn alike. Planes that turn make complex numbers, mirrored where their sign is -1;
-    coordinates that keep still (angle 0) or change sign at each step (angle pi) stay real."""
-
-    angle: float
-    coordinates: tuple
-    signs: tuple = ()
-
-    @property
-    def complex(self):
-        return bool(self.signs)
-
-    @property
-    def size(self):
-        return len(self.signs) or len(self.coordinates)
-
-
-def isotypes(attention):
-    """A head's coordinates by how they turn: what keeps still first, then half turns, then each angle in (0, pi).
-
-    Positions are whole numbers, so an angle counts modulo 2 pi, and a plane that turns the other way is the same, mirrored.
-    """
-    turns = [math.remainder(f, 2 * math.pi) for f in attention.rotary]
-    pairs = lambda planes: tuple(c for i in planes for c in (2 * i, 2 * i + 1))
-    still = [i for i, t in enumerate(turns) if abs(t) < SAME_ANGLE]
-    half = [i for i, t in enumerate(turns) if math.pi - abs(t) < SAME_ANGLE]
-    rest = tuple(range(2 * len(turns), attention.D))
-    found = [Isotype(0.0, pairs(still) + rest), Isotype(math.pi, pairs(half))]
-    turning = [i for i in range(len(turns)) if i not in still + half]
-    while turning:
-        angle = min(abs(turns[i]) for i in turning)
-        alike = [i for i in turning if abs(turns[i]) - angle < SAME_ANGLE]
-        found.append(Isotype(angle, pairs(alike), tuple(1.0 if turns[i] > 0 else -1.0 for i in alike)))
-        turning = [i for i in turning if i not in alike]
-    return [isotype for isotype in found if isotype.coordinates]
+            require(bad.numel() == 0, name, bad[:1].tolist(), "has a NaN or infinite entry")
 
 
 def input_basis(attention):
@@ -199,6 +149,11 @@ def input_basis(attention):
     if attention.inputs == "free":
         return identity
     return torch.linalg.qr(torch.cat((torch.ones_like(identity[:, :1]), identity[:, 1:]), 1)).Q[:, 1:]
+
+
+def shift_is_seen(attention):
+    """Whether a shift of a query's scores, common to all keys, changes the output."""
+    return attention.score in ("softcap", "sink")
 
 
 def project(attention, parameters, x):

@@ -9,8 +9,9 @@ d^2 where d is the smallest.
 import math
 from dataclasses import dataclass
 
-from .attention import isotypes
+from .attention import shift_is_seen
 from .invariants import seen_kernel
+from .isotypes import isotypes
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,6 @@ class Count:
     def share(self):
         """The identified share of the parameters."""
         return self.identified / self.parameters
-
-
-def shift_is_seen(attention):
-    """Whether a shift of a query's scores, common to all keys, changes the output."""
-    return attention.score in ("softcap", "sink")
 
 
 def pair_rank_loss(d, a, b):

@@ -11,13 +11,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from .checks import require, require_size
+
 PREFIX = "_orig_mod."  # what torch.compile puts before every name
 MASKS = (".attn.bias", ".attn.masked_bias")  # causal masks, which older versions of nanoGPT saved as buffers
-
-
-def _require(condition, field, value, why):
-    if not condition:
-        raise ValueError(f"{field}={value!r}: {why}")
 
 
 @dataclass(frozen=True)
@@ -41,11 +38,10 @@ class GPTConfig:
 
     def __post_init__(self):
         for field in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-            value = getattr(self, field)
-            _require(type(value) is int and value >= 1, field, value, "must be an integer of at least 1")
-        _require(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"is not divisible by n_head={self.n_head}")
-        _require(isinstance(self.bias, bool), "bias", self.bias, "must be True or False")
-        _require(type(self.dropout) in (int, float) and 0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
+            require_size(field, getattr(self, field))
+        require(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"is not divisible by n_head={self.n_head}")
+        require(isinstance(self.bias, bool), "bias", self.bias, "must be True or False")
+        require(type(self.dropout) in (int, float) and 0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
 
     @property
     def head_dim(self):
@@ -134,11 +130,11 @@ class GPT(nn.Module):
         The loss is the mean cross entropy in nats per token; targets (B, T) of -1 do not count. ValueError for another
         shape, or for more tokens than block_size.
         """
-        _require(idx.dim() == 2, "idx", tuple(idx.shape), "shape must be (B, T)")
+        require(idx.dim() == 2, "idx", tuple(idx.shape), "shape must be (B, T)")
         B, T = idx.shape
-        _require(T <= self.config.block_size, "idx", (B, T), f"is longer than block_size={self.config.block_size}")
+        require(T <= self.config.block_size, "idx", (B, T), f"is longer than block_size={self.config.block_size}")
         if targets is not None:
-            _require(targets.shape == idx.shape, "targets", tuple(targets.shape), f"shape must be {(B, T)}")
+            require(targets.shape == idx.shape, "targets", tuple(targets.shape), f"shape must be {(B, T)}")
         position = torch.arange(T, device=idx.device)
         x = self.transformer.drop(self.transformer.wte(idx) + self.transformer.wpe(position))  # (B, T, E)
         for block in self.transformer.h:
@@ -169,8 +165,8 @@ def set_head_weights(model, layer, **weights):
     """
     views = _head_views(model, layer)
     for name, weight in weights.items():
-        _require(name in views, "weights", name, f"this model has {sorted(views)}")
-        _require(tuple(weight.shape) == tuple(views[name].shape), name, tuple(weight.shape), f"shape must be {tuple(views[name].shape)}")
+        require(name in views, "weights", name, f"this model has {sorted(views)}")
+        require(tuple(weight.shape) == tuple(views[name].shape), name, tuple(weight.shape), f"shape must be {tuple(views[name].shape)}")
     with torch.no_grad():
         for name, weight in weights.items():
             views[name].copy_(weight)
@@ -178,7 +174,7 @@ def set_head_weights(model, layer, **weights):
 
 def _head_views(model, layer):
     config = model.config
-    _require(type(layer) is int and 0 <= layer < config.n_layer, "layer", layer, f"must be an integer from 0 to {config.n_layer - 1}")
+    require(type(layer) is int and 0 <= layer < config.n_layer, "layer", layer, f"must be an integer from 0 to {config.n_layer - 1}")
     attn, H, D, E = model.transformer.h[layer].attn, config.n_head, config.head_dim, config.n_embd
     W_Q, W_K, W_V = attn.c_attn.weight.view(3, H, D, E)
     views = {"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": attn.c_proj.weight.view(E, H, D).transpose(0, 1)}
@@ -202,7 +198,7 @@ def load_nanogpt(path):
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(f"path={str(path)!r}: is not a checkpoint that can be read as plain weights ({error})") from error
     for key in ("model", "model_args"):
-        _require(isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict), "path", str(path), f"has no dict {key!r} in it")
+        require(isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict), "path", str(path), f"has no dict {key!r} in it")
     weights = {name.removeprefix(PREFIX): weight for name, weight in checkpoint["model"].items() if not name.endswith(MASKS)}
     model = GPT(_nanogpt_config(checkpoint["model_args"], weights))
     _check_weights(model.state_dict(), weights)
@@ -213,7 +209,7 @@ def load_nanogpt(path):
 def _nanogpt_config(args, weights):
     sizes = ("block_size", "vocab_size", "n_layer", "n_head", "n_embd")
     for key in sizes:
-        _require(key in args, "model_args", sorted(args), f"lacks {key!r}")
+        require(key in args, "model_args", sorted(args), f"lacks {key!r}")
     # early versions always had biases and did not say so
     bias = args.get("bias", "transformer.ln_f.bias" in weights)
     return GPTConfig(**{key: args[key] for key in sizes}, bias=bias, dropout=args.get("dropout", 0.0))
@@ -221,11 +217,11 @@ def _nanogpt_config(args, weights):
 
 def _check_weights(expected, weights):
     for name in sorted(expected.keys() - weights.keys()):
-        _require(False, "model", name, "is missing from the checkpoint")
+        require(False, "model", name, "is missing from the checkpoint")
     for name in sorted(weights.keys() - expected.keys()):
-        _require(False, "model", name, "is in the checkpoint but not in a model of these model_args")
+        require(False, "model", name, "is in the checkpoint but not in a model of these model_args")
     for name, tensor in expected.items():
         shape = getattr(weights[name], "shape", None)
-        _require(shape == tensor.shape, name, shape and tuple(shape), f"shape must be {tuple(tensor.shape)}")
+        require(shape == tensor.shape, name, shape and tuple(shape), f"shape must be {tuple(tensor.shape)}")
     tied = torch.equal(weights["lm_head.weight"], weights["transformer.wte.weight"])
-    _require(tied, "model", "lm_head.weight", "differs from transformer.wte.weight, to which nanoGPT ties it")
+    require(tied, "model", "lm_head.weight", "differs from transformer.wte.weight, to which nanoGPT ties it")

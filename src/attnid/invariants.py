@@ -7,7 +7,8 @@ the quadratic forms A = K^T K and B = Q^T Q of the (ungained) ones. A bias is on
 
 import torch
 
-from .attention import input_basis, isotypes
+from .attention import input_basis
+from .isotypes import isotypes
 
 QUERY_KEY = ("W_Q", "W_K", "b_Q", "b_K", "gain_Q", "gain_K")
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from .attention import attend, project, random_inputs, scores
+from .attention import attend, project, random_inputs, scores, shift_is_seen
 
 MIN_GAP = 1e5  # below this ratio a cut between kept and dropped singular values is refused
 NOISE = 1e-12  # no singular value above this share of the largest is ever dropped
 MAX_RESIDUAL = 1e-7  # a fresh sequence may change along a dropped direction by no more
 MAX_ATTEMPTS = 4
+MAX_SCORE = 20  # where scores differ by more than this, a softmax or a tanh has lost its derivative to rounding
 OUTPUT = ("W_O", "b_O")
 
 
@@ -26,7 +27,8 @@ class NoGapError(ValueError):
 @dataclass(frozen=True)
 class Measurement:
     """What `measure` saw. `gap` is the last kept over the first dropped singular value; `residual` the largest relative
-    change of a fresh sequence's outputs along any dropped direction; `sequences` how many were used before that one.
+    change of a fresh sequence's outputs along any dropped direction; `sequences` how many were
+    used before that one, of `tokens` tokens.
     `spectrum` holds all singular values, largest first, the output's columns projected out of the others; `null_space` the
     dropped directions, name -> (nullity, *shape)."""
 
@@ -37,6 +39,7 @@ class Measurement:
     spectrum: torch.Tensor = field(repr=False)
     residual: float
     sequences: int
+    tokens: int
     null_space: dict = field(repr=False)
 
 
@@ -145,13 +148,46 @@ def _name_directions(attention, parameters, over_Z, over_B):
 def input_scale(attention, parameters, seed=0):
     """The power of two, as near one as may be, by which to scale free inputs so that scores spread by about one."""
     if attention.qk_norm is not None:
-        return 8.0  # normalised scores are bounded; larger inputs let biases less often decide a sign
+        return 8.0 if attention.D > 1 else 1024.0  # normalised scores are bounded; no bias should decide all signs of a lone number
     plain = replace(attention, score="softmax", causal=False)
     x = random_inputs(attention, 16, 4, seed)
     powers = 2.0 ** torch.arange(-30, 31, dtype=torch.float64)
     spreads = torch.stack([scores(plain, parameters, *project(plain, parameters, t * x)[:2]).std(0).mean((-1, -2)) for t in powers])
     cost = spreads.log().abs().mean(-1) + 0.1 * powers.log().abs()
     return float(powers[cost.nan_to_num(torch.inf).argmin()])
+
+
+def _largest_change(null, Z, B):
+    """The largest norm of a null direction's image under [Z (x) I, B], over the typical norm of a column."""
+    over_Z, over_B = null
+    image = torch.einsum("tc,nec->nte", Z, over_Z) + torch.einsum("tew,nw->nte", B, over_B)
+    length = (over_Z.flatten(1).square().sum(1) + over_B.square().sum(1)).sqrt()
+    typical = ((B.square().sum() + B.shape[1] * Z.square().sum()) / (B.shape[2] + B.shape[1] * Z.shape[1])).sqrt()
+    return float((image.flatten(1).norm(dim=1) / length).max() / typical)
+
+
+def _refuse_saturated(attention, parameters, x):
+    """Raise NoGapError where the typical difference of a head's scores, or size where that is seen, is beyond MAX_SCORE."""
+    s = scores(replace(attention, score="softmax"), parameters, *project(attention, parameters, x)[:2])
+    if not shift_is_seen(attention):
+        s = s - s.mean(-1, keepdim=True)
+    typical = s.abs().transpose(0, 1).flatten(1).median(1).values.max().item()
+    if typical > MAX_SCORE:
+        raise NoGapError(f"parameters: the scores saturate (a head's differ by {typical:.1e}), which hides what moves them; scale W_Q or W_K down")
+
+
+def plan(attention):
+    """How many sequences of how many tokens to draw first.
+
+    Long enough for offsets that tell rotations apart, and for the scores of a query, H for each key but one, to move its E
+    outputs freely; where inputs are single numbers, for enough of those. As many as make more such rows than columns.
+    """
+    a = attention
+    length = 6 + 2 * len(a.rotary) + min(a.E // a.H, 32) + 4 * a.H * (a.input_rank == 1)
+    seen = range(1, length + 1) if a.causal else [length] * length
+    rows = sum(min(a.E, a.H * (keys - 1)) for keys in seen)
+    columns = sum(math.prod(shape) for name, shape in a.shapes.items() if name not in OUTPUT)
+    return math.ceil(1.1 * columns / rows + (a.H * a.C + 1) / length) + 1, length
 
 
 def measure(attention, *, seed=0, parameters=None):
@@ -169,25 +205,14 @@ def measure(attention, *, seed=0, parameters=None):
     attention.check_parameters(parameters)
     parameters = {name: parameters[name].to("cpu", torch.float64) for name in attention.shapes}
     scale = input_scale(attention, parameters)
-    width = sum(p.numel() for n, p in parameters.items() if n not in OUTPUT)
-    length = 6 + 2 * len(attention.rotary) + 4 * attention.H * (attention.input_rank == 1)
-    tokens = 1.2 * width / attention.E + attention.H * attention.C + 1
+    _refuse_saturated(attention, parameters, random_inputs(attention, 16, 8, seed, scale=scale))
+    batch, length = plan(attention)
     for attempt in range(MAX_ATTEMPTS):
-        batch = math.ceil(tokens / length) + 2
         Z, B = jacobian_blocks(attention, parameters, random_inputs(attention, batch, length, seed + 1, scale=scale))
         spectrum, rank, gap, null = _decompose(Z, B, seed)
         residual = _largest_change(null, *jacobian_blocks(attention, parameters, random_inputs(attention, 2, 2 * length, seed + 2, scale=scale)))
         if residual < MAX_RESIDUAL:
             names = _name_directions(attention, parameters, *null)
-            return Measurement(attention.parameters, rank, attention.parameters - rank, gap, spectrum, residual, batch, names)
-        tokens, length = 1.5 * tokens, length + 6
+            return Measurement(attention.parameters, rank, attention.parameters - rank, gap, spectrum, residual, batch, length, names)
+        batch, length = batch + batch // 2, length + 6
     raise NoGapError(f"residual={residual:.1e}: fresh sequences still change the outputs along directions that seemed idle")
-
-
-def _largest_change(null, Z, B):
-    """The largest norm of a null direction's image under [Z (x) I, B], over the typical norm of a column."""
-    over_Z, over_B = null
-    image = torch.einsum("tc,nec->nte", Z, over_Z) + torch.einsum("tew,nw->nte", B, over_B)
-    length = (over_Z.flatten(1).square().sum(1) + over_B.square().sum(1)).sqrt()
-    typical = ((B.square().sum() + B.shape[1] * Z.square().sum()) / (B.shape[2] + B.shape[1] * Z.shape[1])).sqrt()
-    return float((image.flatten(1).norm(dim=1) / length).max() / typical)

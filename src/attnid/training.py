@@ -8,16 +8,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from .checks import is_finite, require, require_size
+
 OPTIMIZERS = ("adamw", "sgd")
-
-
-def _require(condition, field, value, why):
-    if not condition:
-        raise ValueError(f"{field}={value!r}: {why}")
-
-
-def _is_real(value):
-    return type(value) in (int, float) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -46,20 +39,19 @@ class TrainingConfig:
 
     def __post_init__(self):
         for field, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("seed", 0)):
-            value = getattr(self, field)
-            _require(type(value) is int and value >= least, field, value, f"must be an integer of at least {least}")
-        _require(_is_real(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
+            require_size(field, getattr(self, field), least)
+        require(is_finite(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
         if self.min_learning_rate is None:
             object.__setattr__(self, "min_learning_rate", self.learning_rate / 10)
         low, high = self.min_learning_rate, self.learning_rate
-        _require(_is_real(low) and 0 <= low <= high, "min_learning_rate", low, f"must be from 0 to learning_rate={high}")
+        require(is_finite(low) and 0 <= low <= high, "min_learning_rate", low, f"must be from 0 to learning_rate={high}")
         for field in ("weight_decay", "grad_clip"):
             value = getattr(self, field)
-            _require(_is_real(value) and value >= 0, field, value, "must be at least 0")
+            require(is_finite(value) and value >= 0, field, value, "must be at least 0")
         pair = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
-        _require(pair and all(_is_real(b) and 0 <= b < 1 for b in self.betas), "betas", self.betas, "must be two numbers in [0, 1)")
+        require(pair and all(is_finite(b) and 0 <= b < 1 for b in self.betas), "betas", self.betas, "must be two numbers in [0, 1)")
         object.__setattr__(self, "betas", tuple(self.betas))
-        _require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, f"must be one of {OPTIMIZERS}")
+        require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, f"must be one of {OPTIMIZERS}")
 
 
 def learning_rate_at(step, settings):
@@ -73,7 +65,7 @@ def learning_rate_at(step, settings):
 
 def get_batch(tokens, block_size, batch_size, generator):
     """Random windows of tokens (n,): inputs and next tokens, both (batch_size, block_size). ValueError when n <= block_size."""
-    _require(len(tokens) > block_size, "tokens", len(tokens), f"must be more tokens than block_size={block_size}")
+    require(len(tokens) > block_size, "tokens", len(tokens), f"must be more tokens than block_size={block_size}")
     start = torch.randint(len(tokens) - block_size, (batch_size, 1), generator=generator)
     window = tokens[start + torch.arange(block_size + 1)]  # (batch_size, block_size + 1)
     return window[:, :-1].contiguous(), window[:, 1:].contiguous()
@@ -99,7 +91,7 @@ def train(model, corpus, settings, *, on_step=None):
     characters than the model has tokens, or is not longer than a block.
     """
     needed, size, T = len(corpus.vocabulary), model.config.vocab_size, model.config.block_size
-    _require(needed <= size, "vocab_size", size, f"{corpus.name} needs {needed}")
+    require(needed <= size, "vocab_size", size, f"{corpus.name} needs {needed}")
     batches = torch.Generator().manual_seed(settings.seed)
     optimizer, history, was_training = make_optimizer(model, settings), {"step": [], "loss": []}, model.training
     with torch.random.fork_rng(devices=_cuda_devices(model)):
@@ -145,9 +137,9 @@ def evaluate(model, tokens, *, batches=20, batch_size=64, context=0, seed=0):
     model is left in the mode it was in. ValueError for a context that is not below block_size, or too few tokens.
     """
     T = model.config.block_size
-    _require(type(context) is int and 0 <= context < T, "context", context, f"must be an integer from 0 to {T - 1}")
+    require(type(context) is int and 0 <= context < T, "context", context, f"must be an integer from 0 to {T - 1}")
     for field, value in (("batches", batches), ("batch_size", batch_size)):
-        _require(type(value) is int and value >= 1, field, value, "must be an integer of at least 1")
+        require(type(value) is int and value >= 1, field, value, "must be an integer of at least 1")
     generator, was_training = torch.Generator().manual_seed(seed), model.training
     try:
         model.eval()
