@@ -14,6 +14,435 @@
 
 # %% [markdown]
 # # What is identified
+#
+# *Assumed: the rank and the null space of a matrix, and what a softmax does. Symbols are those of [](../book/notation.md).*
+#
+# ## The question
+#
+# One attention head reads $L$ tokens, the columns of $X \in \mathbb{R}^{E \times L}$. It makes a query, a key and a value of each,
+#
+# $$
+# Q(X) = W_Q X, \qquad K(X) = W_K X, \qquad V(X) = W_V X,
+# $$
+#
+# compares every query with every key, turns each column of scores into weights by a softmax over the keys, and mixes the values:
+#
+# $$
+# f(X) = W_O\, V(X)\, \mathrm{softmax}\big( K(X)^\top Q(X) \big) .
+# $$
+#
+# The weights $W_Q, W_K$ are $D \times E$, $W_V$ is $C \times E$ and $W_O$ is $E \times C$: together $2DE + 2CE$ numbers, all of them
+# trained. Suppose you could feed the head any input, as often as you like, and read its outputs exactly. How many of those numbers could
+# you find out?
+#
+# Here is the head in seven lines. Tokens are rows in the code, so every matrix of the text is transposed except the weights, which
+# `torch.nn.Linear` stores as we do. Query $l$ sees keys $1, \dots, l$ only (the causal mask), and the package keeps the factor
+# $1/\sqrt{D}$ that the text absorbs into the weights.
 
 # %%
-print(1 + 1)
+import torch
+
+from attnid import Attention, count, figures, forward, generators, measure
+
+
+def one_head(W_Q, W_K, W_V, W_O, x):                      # x: (L, E)
+    q, k, v = x @ W_Q.mT, x @ W_K.mT, x @ W_V.mT          # (L, D), (L, D), (L, C)
+    s = q @ k.mT / W_Q.shape[0] ** 0.5                    # (L, L): how much query l asks for key m
+    later = torch.ones_like(s, dtype=torch.bool).triu(1)
+    p = s.masked_fill(later, -torch.inf).softmax(-1)      # rows sum to one
+    return p @ v @ W_O.mT                                 # (L, E)
+
+
+def normal(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# %% [markdown]
+# `Attention` describes a layer without holding its weights; `forward` runs it on weights given by name, with the heads in front. For one
+# head the two programs agree.
+
+# %%
+head = Attention(8, 1, head_dim=3)                        # E = 8, one head, D = C = 3
+theta = head.random_parameters(seed=0)
+x = normal(1, 6, 8)                                       # L = 6 tokens
+ours = one_head(*(theta[name][0] for name in ("W_Q", "W_K", "W_V", "W_O")), x)
+assert (ours - forward(head, theta, x)).abs().max() < 1e-12
+print({name: tuple(tensor.shape) for name, tensor in theta.items()}, "in all", head.parameters)
+
+# %% [markdown]
+# ## The claim
+#
+# ### What the word means
+#
+# Collect all parameters of a layer in one vector $\theta \in \mathbb{R}^P$ and write $f_\theta$ for the function it computes.
+#
+# ```{prf:definition} Unidentified
+# :label: def-unidentified
+#
+# A direction $\delta \in \mathbb{R}^P$ is *unidentified* at $\theta$ if, to first order, no output changes along it:
+#
+# $$
+# \frac{d}{dt}\, f_{\theta + t \delta}(X) \Big|_{t = 0} = 0 \qquad \text{for every input } X \text{ of every length.}
+# $$
+#
+# These directions form a linear space $N(\theta)$. The number of *unidentified parameters* of the layer is $\dim N(\theta)$ at generic
+# $\theta$, that is, at all $\theta$ but a set of measure zero. The number of *identified* parameters is $P - \dim N(\theta)$, and their
+# *share* is this number over $P$.
+# ```
+#
+# Three remarks on the definition. It counts directions: as a rule no single weight is without effect, but certain joint changes of many
+# weights are. It is a statement about the function and not about data, since it asks for every input. And it can be measured. Stack the
+# derivatives of the outputs at inputs $X_1, \dots, X_n$ into a matrix $J$ with $P$ columns. Its null space contains $N(\theta)$, and each
+# new input either leaves that null space as it is or lowers its dimension; so finitely many inputs suffice, and then
+#
+# $$
+# \text{unidentified} = \text{nullity of } J, \qquad \text{identified} = \text{rank of } J .
+# $$
+#
+# ### The smallest example
+#
+# ```{prf:example} Tokens that are numbers (paper: section 4.1)
+# :label: ex-inner-product
+#
+# Let $E = 1$, so that a token is one number, the input is a row $x^\top$, and $W_Q, W_K \in \mathbb{R}^{D \times 1}$ are columns. The
+# scores are
+#
+# $$
+# (W_K x^\top)^\top (W_Q x^\top) = \omega\, x x^\top, \qquad \omega = W_K^\top W_Q \in \mathbb{R} .
+# $$
+#
+# The $2D$ numbers in $W_Q$ and $W_K$ act through their inner product $\omega$ alone. One combination of them is identified and $2D - 1$ are
+# not.
+# ```
+#
+# The head is wider than its tokens here as soon as $D > 1$, which nobody would build, and that is why the count is $2D - 1$ and not the
+# $D^2$ of the chapters to come. One formula covers both.
+#
+# ### The general count for one head
+#
+# ```{prf:lemma} Two products
+# :label: lem-two-products
+#
+# The outputs of one head depend on its weights only through $M = W_K^\top W_Q$ and $N = W_O W_V$. If $N \neq 0$, a direction is
+# unidentified exactly when it keeps both $M$ and $N$ to first order.
+# ```
+#
+# ```{prf:proposition} How many numbers a product loses
+# :label: prop-count-r
+#
+# Let $r = \min(D, E)$ and let $W_Q, W_K \in \mathbb{R}^{D \times E}$ have rank $r$, as generic ones do. The derivative of
+# $(W_Q, W_K) \mapsto W_K^\top W_Q$ has rank $r (2E - r)$. So the number of unidentified parameters among the query and key weights is
+#
+# $$
+# 2DE - r(2E - r) =
+# \begin{cases}
+# D^2 & \text{if } D \le E, \\
+# 2DE - E^2 & \text{if } D \ge E .
+# \end{cases}
+# $$
+# ```
+#
+# With $E = 1$ the second line is $2D - 1$. The same proposition, with $C$ in the place of $D$, counts what is lost in $W_O W_V$.
+#
+# ## Proof
+#
+# ```{prf:proof}
+# (of {prf:ref}`lem-two-products`) Written out, $f(X) = W_O W_V\, X\, \mathrm{softmax}(X^\top W_K^\top W_Q X)$, which shows the first
+# sentence, and that a direction keeping $M$ and $N$ to first order is unidentified. Conversely, take an unidentified direction and let
+# $\dot M$ and $\dot N$ be the derivatives of $M$ and $N$ along it. A sequence of one token $x$ has output $N x$, so $\dot N x = 0$ for
+# every $x$, and $\dot N = 0$. Now take two tokens, $y$ and then $x$. The output at $x$ is
+#
+# $$
+# N \big( y + p\, (x - y) \big), \qquad p = \frac{1}{1 + e^{-s}}, \qquad s = (x - y)^\top M x .
+# $$
+#
+# Its derivative along the direction is $p (1 - p) \cdot (x - y)^\top \dot M x \cdot N (x - y)$, and vanishes. Where $N(x - y) \ne 0$, which
+# is so for almost all pairs, it follows that $(x - y)^\top \dot M x = 0$; by continuity this holds for all $x$ and $y$. Hence $\dot M x =
+# 0$ for all $x$, and $\dot M = 0$.
+# ```
+#
+# ```{prf:proof}
+# (of {prf:ref}`prop-count-r`) The derivative sends $(\delta W_Q, \delta W_K)$ to $W_K^\top \delta W_Q + \delta W_K^\top W_Q$. The first
+# term runs over all $E \times E$ matrices whose columns lie in the row space of $W_K$; the second over all whose rows lie in the row space
+# of $W_Q$. Both spaces have dimension $r$. Choose an orthonormal basis of $\mathbb{R}^E$ that starts with the first space for the rows of
+# our $E \times E$ matrices, and one that starts with the second for their columns. In these bases the sums of both terms are exactly the
+# matrices whose lower right block, of size $(E - r) \times (E - r)$, is zero. They have $E^2 - (E - r)^2 = r (2E - r)$ free entries, which
+# is the rank. By {prf:ref}`lem-two-products` the unidentified directions in $(W_Q, W_K)$ are the null space, of dimension $2DE - r(2E -
+# r)$.
+# ```
+#
+# For $D \le E$ the product $M$ is a matrix of rank $D$, and $D(2E - D)$ is the dimension of the set of all $E \times E$ matrices of rank
+# $D$: every such matrix is the product of some pair. {cite:t}`henry2025` study heads without a softmax by way of this set.
+#
+# ## The same symbols in code
+#
+# First {prf:ref}`ex-inner-product`. We take $D = 5$ and two pairs of weights that have nothing in common but their inner product.
+
+# %%
+D = 5
+thin = Attention(1, 1, head_dim=D, value_dim=1)           # E = 1
+one = thin.random_parameters(seed=2)
+omega = (one["W_K"].mT @ one["W_Q"]).item()
+fresh = normal(3, 1, D, 1)                                # a new W_K, and a W_Q with the old inner product
+other = one | {"W_K": fresh, "W_Q": omega * fresh / fresh.square().sum()}
+x = normal(4, 32, 10, 1)
+assert (other["W_Q"] - one["W_Q"]).abs().max() > 0.1
+assert (forward(thin, one, x) - forward(thin, other, x)).abs().max() < 1e-12
+
+# %% [markdown]
+# The derivative of $\omega$ is the row $(W_K^\top, W_Q^\top)$ of length $2D$. It has rank one, so $2D - 1 = 9$ directions are
+# left. A count of $D^2 = 25$ is out of the question: there are only ten numbers.
+#
+# The product map of {prf:ref}`prop-count-r` and its Jacobian, a matrix of $E^2$ rows and $2DE$ columns:
+
+# %%
+def product(W_Q, W_K):
+    return W_K.mT @ W_Q                                   # (E, E)
+
+
+def product_jacobian(W_Q, W_K):
+    blocks = torch.func.jacrev(product, argnums=(0, 1))(W_Q, W_K)
+    return torch.cat([block.flatten(2).flatten(0, 1) for block in blocks], 1)   # (E E, 2 D E)
+
+
+def rank(matrix):
+    return int(torch.linalg.matrix_rank(matrix, rtol=1e-10))
+
+
+J_omega = product_jacobian(one["W_Q"][0], one["W_K"][0])
+assert torch.equal(J_omega, torch.cat((one["W_K"], one["W_Q"]), 1).flatten()[None])
+assert 2 * D - rank(J_omega) == 2 * D - 1 < 2 * D < D ** 2
+
+# %% [markdown]
+# ## The check
+#
+# The book counts everything in three ways that do not know of one another.
+#
+# 1. **Formula.** `count` adds up closed forms, such as that of {prf:ref}`prop-count-r`, from the description of a layer.
+# 2. **Rank.** `measure` draws random weights and enough random sequences, differentiates the outputs in all parameters, and counts singular
+#    values. It knows of no symmetry.
+# 3. **Generators.** `generators` writes directions down explicitly. That each of them is unidentified and that they are independent shows
+#    that there are at least so many.
+#
+# For the head above, with $E = 8$ and $D = C = 3$, each product loses $3^2 = 9$:
+
+# %%
+formula, measured = count(head), measure(head)
+print(formula.terms, "-> unidentified", formula.unidentified, "of", formula.parameters)
+print("rank", measured.rank, "nullity", measured.nullity)
+assert formula.terms == {"value-output maps": 9, "query-key maps": 9}
+assert (measured.rank, measured.nullity) == (formula.identified, formula.unidentified) == (78, 18)
+
+# %% [markdown]
+# For the third way we differentiate `forward` ourselves, at sequences of our own, and let the Jacobian act on the generators. Directions
+# are flattened in the order of `head.shapes`. The tolerance is $10^{-12}$ relative to the norms of both matrices.
+
+# %%
+def jacobian(attention, theta, x):
+    blocks = torch.func.jacrev(lambda p: forward(attention, p, x))(theta)
+    return torch.cat([blocks[name].flatten(0, x.ndim - 1).flatten(1) for name in attention.shapes], 1)
+
+
+def as_rows(attention, directions):
+    return torch.cat([directions[name].flatten(1) for name in attention.shapes], 1)
+
+
+J = jacobian(head, theta, normal(5, 8, 6, 8))             # 8 sequences of 6 tokens
+G = torch.cat([as_rows(head, part) for part in generators(head, theta).values()])
+assert (J @ G.mT).norm() < 1e-12 * J.norm() * G.norm()
+assert rank(G) == len(G) == 18
+assert rank(J) == head.parameters - 18
+
+# %% [markdown]
+# A rank is a decision about which singular values are zero, and rounding makes none of them exactly zero. What makes the decision safe is
+# shown in {numref}`fig-cliff`: the 96 singular values fall off a cliff. `measure` reports the ratio across it as `gap`, and refuses to
+# answer when the ratio is below $10^5$. It also checks, on fresh and longer sequences, that the directions it dropped still change nothing
+# (`residual`).
+
+# %%
+assert len(measured.spectrum) == head.parameters
+assert measured.gap > 1e10 and measured.residual < 1e-10
+print("gap above 1e10:", measured.gap > 1e10)
+
+# %% mystnb={"image": {"alt": "Singular values on a logarithmic scale. Seventy-eight descend slowly over about two orders of magnitude; the other eighteen lie at the level of rounding, more than ten orders of magnitude below, with an empty band between."}, "figure": {"caption": "All singular values of the Jacobian of one head with $E = 8$ and $D = C = 3$, as `measure` finds them. Nothing lies between what counts and what is rounding.", "name": "fig-cliff"}}
+figures.cliff(measured.spectrum, measured.rank)
+
+# %% [markdown]
+# Now {prf:ref}`prop-count-r` on a grid of sizes, wide and narrow heads alike: its formula against the rank of the explicit Jacobian of the
+# product, `count`, and `measure`. The measured null space covers all parameters; by {prf:ref}`lem-two-products` its
+# part in $W_Q$ and $W_K$ has the dimension we want.
+
+# %%
+def lost(D, E):
+    r = min(D, E)
+    return 2 * D * E - r * (2 * E - r)
+
+
+def measured_lost(attention):
+    null = measure(attention).null_space
+    return rank(torch.cat((null["W_Q"].flatten(1), null["W_K"].flatten(1)), 1))
+
+
+counts = {E: ([lost(D, E) for D in range(1, 9)], []) for E in (1, 2, 4)}
+for E, (formulas, measurements) in counts.items():
+    for D in range(1, 9):
+        layer = Attention(E, 1, head_dim=D, value_dim=1)
+        W_Q, W_K = (layer.random_parameters(seed=D)[name][0] for name in ("W_Q", "W_K"))
+        assert 2 * D * E - rank(product_jacobian(W_Q, W_K)) == lost(D, E) == count(layer).terms["query-key maps"]
+        measurements.append(measured_lost(layer))
+    assert measurements == formulas
+    print(f"E = {E}:", formulas)
+
+# %% [markdown]
+# The simplest head of all has $E = D = 1$: two numbers, of which only the product matters. Everything about it can be drawn. We give it a
+# task, to imitate a head with $W_K W_Q = 1$, and compute its mean squared error over a grid of weights.
+
+# %%
+tiny = Attention(1, 1)
+base, x = tiny.random_parameters(seed=6), normal(7, 16, 6, 1)
+
+
+def loss(w_Q, w_K):
+    weights = lambda q, k: base | {"W_Q": q.view(1, 1, 1), "W_K": k.view(1, 1, 1)}
+    target = forward(tiny, weights(torch.ones(1).double(), torch.ones(1).double()), x)
+    return (forward(tiny, weights(w_Q, w_K), x) - target).square().mean()
+
+
+w = torch.linspace(-3, 3, 121, dtype=torch.float64)
+losses = torch.func.vmap(torch.func.vmap(loss, in_dims=(0, None)), in_dims=(None, 0))(w, w)     # rows: w_K, columns: w_Q
+
+# %% [markdown]
+# The level sets are the hyperbolas $W_K W_Q = \omega$. Along each the loss is constant to rounding, and the null direction
+# $(\delta W_Q, \delta W_K) = (W_Q, -W_K)$ is its tangent; so the gradient has no component along it.
+
+# %%
+steps = torch.linspace(0.2, 5, 50, dtype=torch.float64)
+for omega in (-2.0, 0.5, 2.0):
+    along = torch.stack([loss(q, omega / q) for q in steps])
+    assert along.max() - along.min() < 1e-12 and along.min() > 1e-6
+    w_Q, w_K = steps[9], omega / steps[9]
+    d_Q, d_K = torch.func.grad(loss, argnums=(0, 1))(w_Q, w_K)
+    assert abs(d_Q * w_Q - d_K * w_K) < 1e-12 < min(abs(d_Q), abs(d_K))
+
+# %% mystnb={"image": {"alt": "Left: a filled contour map of the error over the two weights; its valleys are the two branches of a hyperbola, in orange, and black arrows lie along this and other hyperbolas. Right: for E = 1, 2 and 4 the number of unidentified weights rises with the head width along the curve D squared until D equals E, and then along a straight line; measured points lie on the lines."}, "figure": {"caption": "Left: the root mean square error of a head with two numbers (dark is low) is constant along hyperbolas, some of them drawn in white; arrows are null directions. The best weights, in orange, form a curve. Right: the count of unidentified query and key weights follows $D^2$ up to $D = E$ (ringed) and then a straight line of slope $2E$. Lines are the formula, dots are measured.", "name": "fig-hyperbolas"}}
+figures.hyperbolas_and_counts(w, losses.sqrt(), 1.0, counts)
+
+# %% [markdown]
+# {numref}`fig-hyperbolas` shows on its left what being unidentified looks like to an optimiser: the best weights form a curve, and no data
+# will ever prefer one of its points to another. On its right the count bends at $D = E$. Up to there the product $M$ gains rank with each
+# new row of $W_Q$ and $W_K$. From there on $M$ has all the rank it can have, and all $2E$ numbers of a new pair of rows are idle.
+#
+# ## Break it
+#
+# **Change the head.** {prf:ref}`prop-count-r` is about plain heads. A rotation of queries and keys by position ({cite:t}`su2024`) puts
+# another matrix between $W_K^\top$ and $W_Q$ for each distance of two tokens, and fewer changes of weights keep all these products. A key
+# bias adds $D$ more numbers, none of them identified. Both are the business of later chapters; here we only watch the count move.
+
+# %%
+variants = {"plain": {}, "rotated": {"rotary": (0.7,)}, "query bias": {"bias": "q"}, "key bias": {"bias": "k"}}
+found = {}
+for name, options in variants.items():
+    layer = Attention(4, 1, head_dim=2, value_dim=1, **options)
+    assert measure(layer).nullity == count(layer).unidentified
+    found[name] = {term: n for term, n in count(layer).terms.items() if term != "value-output maps"}
+    print(f"{name:>10}: {found[name]}")
+assert found == {"plain": {"query-key maps": 4}, "rotated": {"query-key maps": 2},
+                 "query bias": {"query-key maps": 4}, "key bias": {"query-key maps": 4, "key bias": 2}}
+
+# %% [markdown]
+# **Drop "generic".** Let $W_Q$ have rank 1 where it could have rank 2. The row space of $W_Q$ in the proof shrinks, the block of zeros
+# grows to $(E - 1) \times (E - 2)$, and with $E = 4$ the count rises from 4 to $16 - 10 = 6$ at this point of parameter space.
+
+# %%
+layer = Attention(4, 1, head_dim=2, value_dim=1)
+special = layer.random_parameters(seed=8)
+special["W_Q"] = normal(9, 1, 2, 1) @ normal(10, 1, 1, 4)                             # rank one
+assert 2 * 2 * 4 - rank(product_jacobian(special["W_Q"][0], special["W_K"][0])) == 6
+assert measure(layer, parameters=special).nullity == 6 + 1                            # and 1 for the values
+assert measure(layer).nullity == 4 + 1
+
+# %% [markdown]
+# **Drop "every input".** A single token can only attend to itself: whatever its score, its weight is 1. Over sequences of length 1 all of
+# $W_Q$ and $W_K$ is without effect, and nothing but $W_O W_V$ shows. Length 2 is enough, as in the proof of {prf:ref}`lem-two-products`.
+
+# %%
+p = layer.random_parameters(seed=11)
+ranks = [rank(jacobian(layer, p, normal(12, 40, length, 4))) for length in (1, 2, 6)]
+print("identified by sequences of length 1, 2, 6:", ranks)
+assert ranks == [7, 19, 19]                               # W_O W_V: 4 + 4 - 1; M: 2 (8 - 2) = 12
+
+# %% [markdown]
+# ## What it means
+#
+# A head has $2DE$ query and key weights and $r(2E - r)$ numbers that its outputs can reveal. The difference is no matter of too little data
+# or of a poor optimiser: it is there with every input in hand. For the heads in use, where $D \le E$, the difference is $D^2$, and it
+# is a small part of $2DE$ when $D$ is small beside $E$. This ratio, and what splitting a layer into many heads does to
+# it, is what the rest of this part is about.
+#
+# ```{prf:remark} Departure from the paper
+# :label: rem-trainable
+#
+# Of the example with $E = 1$ the paper says that $2D - 1$ of the $2D$ values cannot influence the output. Each of the $2D$ values does
+# influence it, through $\omega$. What has no influence, to first order, is a $(2D - 1)$-dimensional space of joint changes; what is left is
+# one combination of all the values. The paper's own later remark, that one cannot point at the idle parameters, says as much.
+# ```
+#
+# ## Exercises
+#
+# **1.** For $E = 1$ and $D = 3$ write down a basis of the five unidentified directions in $(W_Q, W_K)$.
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# Two directions $(a, 0)$ with $a$ orthogonal to $W_K$, two directions $(0, b)$ with $b$ orthogonal to $W_Q$, and $(W_Q, -W_K)$. The last is
+# independent of the others when $\omega \ne 0$, since $W_Q$ is then not orthogonal to $W_K$.
+# ```
+
+# %% tags=["hide-cell"]
+W_Q, W_K = normal(13, 3, 1), normal(14, 3, 1)
+across = lambda v: torch.linalg.svd(v).U[:, 1:].mT        # two rows, orthogonal to v
+zeros = torch.zeros(2, 3, dtype=torch.float64)
+basis = torch.cat((torch.cat((across(W_K), zeros), 1), torch.cat((zeros, across(W_Q)), 1), torch.cat((W_Q, -W_K)).mT))
+assert rank(basis) == 5 == lost(3, 1)
+assert (product_jacobian(W_Q, W_K) @ basis.mT).abs().max() < 1e-12
+
+# %% [markdown]
+# **2.** Let $W_Q$ and $W_K$ have any ranks $r_Q$ and $r_K$. What is the dimension of the space of directions that keep $W_K^\top W_Q$ to
+# first order?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# The block of zeros in the proof of {prf:ref}`prop-count-r` is $(E - r_K) \times (E - r_Q)$, so the dimension is
+# $2DE - E^2 + (E - r_K)(E - r_Q)$. It is smallest where both ranks are $\min(D, E)$, which is the generic case.
+# ```
+
+# %% tags=["hide-cell"]
+D, E = 4, 5
+for r_Q in range(5):
+    for r_K in range(5):
+        W_Q = normal(15, D, r_Q) @ normal(16, r_Q, E)
+        W_K = normal(17, D, r_K) @ normal(18, r_K, E)
+        nullity = 2 * D * E - rank(product_jacobian(W_Q, W_K))
+        assert nullity == 2 * D * E - E ** 2 + (E - r_K) * (E - r_Q)
+
+# %% [markdown]
+# **3.** How many sequences of three tokens does it take to identify all that can be identified of a head with $E = 3$ and $D = C = 2$?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# The head has 24 parameters and loses $2^2 + 2^2$, so 16 are identified. Its outputs $W_O \cdots$ lie in the plane of the columns of $W_O$,
+# and moving that plane counts as well; a sequence of three tokens gives nine equations, so two are needed at the least. It takes three.
+# ```
+
+# %% tags=["hide-cell"]
+small = Attention(3, 1, head_dim=2)
+p, x = small.random_parameters(seed=19), normal(20, 6, 3, 3)
+ranks = [rank(jacobian(small, p, x[:n])) for n in range(1, 7)]
+print("rank after 1, 2, ... sequences:", ranks)
+assert ranks[1] < ranks[2] == ranks[-1] == count(small).identified == 16
+
+# %% [markdown]
+# Next, {doc}`02_query_key_invariance` finds the $D^2$ directions of a head with $D \le E$ as a group of changes that leave every score
+# exactly as it was.

@@ -71,7 +71,7 @@ def weights_and_pattern(before, after, text):
         for ax, weight, name in zip(row, state[:2], ("$W_Q$", "$W_K$")):
             bound = float(weight.abs().max())
             ax.imshow(weight, cmap="RdBu_r", vmin=-bound, vmax=bound, aspect="auto", interpolation="nearest")
-            ax.set(title=f"{name} {when}", xlabel="embedding coordinate", ylabel="head coordinate")
+            ax.set(title=f"{name} {when}", xlabel="embedding coordinate", ylabel="head coordinate", yticks=range(0, len(weight), 5))
         row[2].imshow(state[2].sqrt(), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
         row[2].set(title=f"attention {when}", xlabel="key", ylabel="query")
         row[2].set_xticks(range(len(text)), text, fontsize=6, family="monospace")
@@ -120,5 +120,18 @@ def coordinates_that_fail(gaps, canonical, direct):
     axes.loglog(gaps, canonical, "o", color=COLOURS[0], linestyle=LINES[0], ms=4, label="canonical $(\\sigma, U_Q, U_K)$")
     axes.set(xlabel="distance of the two meeting singular values of $M$", ylabel="least sensitivity of $M$")
     axes.legend(frameon=False, loc="lower right")
+    plt.close(figure)
+    return figure
+
+
+def straight_and_curved(steps, change):
+    """Chapter 4: relative change of scores and outputs, path -> (steps, 2), against the step."""
+    figure, axes = new_figure(2, figsize=(8.4, 3.9), sharey=True)
+    for i, (ax, what) in enumerate(zip(axes, ("scores", "outputs of the layer"))):
+        for (name, values), colour, line, marker in zip(change.items(), COLOURS, LINES, "osD^"):
+            ax.loglog(steps, values[:, i].clamp_min(1e-17), color=colour, linestyle=line, marker=marker, markersize=3.5, label=name)
+        ax.set(title=what, xlabel="step $t$", ylim=(1e-17, 10))
+    axes[0].set_ylabel("relative change")
+    axes[0].legend(loc="upper left", frameon=False)
     plt.close(figure)
     return figure
