@@ -37,6 +37,7 @@ def forget_stale_executions(root):
 def build(root=ROOT):
     """Build every page anew, warnings being errors: Sphinx warns about a page only when it reads it."""
     forget_stale_executions(root)
+    subprocess.run([sys.executable, root / "book" / "ledger.py"], check=True)
     shutil.rmtree(root / "_build" / "html", ignore_errors=True)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "--toc", "book/_toc.yml", "--all", "-W", "-n", "--keep-going"]
     subprocess.run(command, cwd=root, check=True)

@@ -17,6 +17,8 @@
 #
 # *Assumed: the rank and the null space of a matrix, and what a softmax does. Symbols are those of [](../book/notation.md).*
 #
+# *In the ledger:* {ref}`section 4.1 <ledger-ex-4-1>`.
+#
 # ## The question
 #
 # One attention head reads $L$ tokens, the columns of $X \in \mathbb{R}^{E \times L}$. It makes a query, a key and a value of each,
@@ -195,7 +197,7 @@ assert (forward(thin, one, x) - forward(thin, other, x)).abs().max() < 1e-12
 #
 # The product map of {prf:ref}`prop-count-r` and its Jacobian, a matrix of $E^2$ rows and $2DE$ columns:
 
-# %%
+# %% tags=["claim-ex-4.1"]
 def product(W_Q, W_K):
     return W_K.mT @ W_Q                                   # (E, E)
 

@@ -17,6 +17,8 @@
 #
 # *Assumed: one attention head without biases or rotary positions, plain softmax; $W_Q$ and $W_K$ are $D \times E$.*
 #
+# *In the ledger:* {ref}`Lemma 4.1 <ledger-lemma-4-1>`.
+#
 # ## The question
 #
 # {doc}`Chapter 1 <01_what_is_identified>` counted directions along which a layer's outputs do not change to first order. A
@@ -74,12 +76,14 @@
 # %% [markdown]
 # ## Proof
 #
-# ````{prf:proof} of {prf:ref}`lem-invariance`
+# ````{prf:proof}
+# (of {prf:ref}`lem-invariance`)
 # $(S^{-\top} W_K)^\top (S W_Q) = W_K^\top S^{-1} S\, W_Q = W_K^\top W_Q$. The outputs depend on $W_Q$ and $W_K$ through the
 # scores alone: mask, softmax, values and output map come after.
 # ````
 #
-# ````{prf:proof} of {prf:ref}`prop-orbit`
+# ````{prf:proof}
+# (of {prf:ref}`prop-orbit`)
 # *1.* $W_Q$ has a right inverse, $W_Q W_Q^+ = I$, so $S$ can be read off $S W_Q$. As $S$ is nonsingular, every direction at
 # $S$ can be written $TS$, and the map's derivative there is $(T S W_Q,\, -T^\top S^{-\top} W_K)$. If it vanishes, then
 # $T S W_Q = 0$; multiply by $W_Q^+ S^{-1}$ from the right to get $T = 0$. So the derivative is injective.
@@ -90,7 +94,8 @@
 # inverse: $W_K'^\top S = W_K^\top$, which says $W_K' = S^{-\top} W_K$.
 # ````
 #
-# ````{prf:proof} of {prf:ref}`cor-share`
+# ````{prf:proof}
+# (of {prf:ref}`cor-share`)
 # Generic weights have full rank. By {prf:ref}`prop-orbit` the weights with the same score product then make a set of dimension
 # $D^2$; {prf:ref}`prop-count-r` with $r = D$ gives the same number from the rank of the derivative, $2DE - D(2E - D) = D^2$.
 # ````
@@ -200,7 +205,7 @@ print(f"dimension of the orbit {orbit_dimension}, lost by the product {lost}, D^
 # rank of the layer's own Jacobian over random sequences (`measure`, which knows of no symmetry) must each find $H D^2 = 48$
 # in the query and key weights. The last one returns a basis of all that the outputs do not see; we keep its query and key part.
 
-# %%
+# %% tags=["claim-lemma-4.1"]
 a = Attention(E, 3)
 p = a.random_parameters(seed=3)
 found = measure(a, parameters=p).null_space

@@ -17,6 +17,8 @@
 #
 # *Assumed: {doc}`chapter 1 <01_what_is_identified>`, the invariance of {prf:ref}`lem-invariance`, and the singular value decomposition.*
 #
+# *In the ledger:* {ref}`Lemma 4.2 <ledger-lemma-4-2>`, {ref}`section 4.3 <ledger-sec-4-3>`.
+#
 # ## The question
 #
 # All pairs $(S W_Q, S^{-\top} W_K)$ of a head give the same scores. Is there one among them that we can name, so that two heads compute the
@@ -145,7 +147,7 @@ def apart(ours, theirs):
 #
 # A head with $E = 12$ and $D = 6$. Both computations agree to $10^{-12}$, the rows are orthonormal, and the product is what it was.
 
-# %%
+# %% tags=["claim-lemma-4.2"]
 D, E = 6, 12
 head = Attention(E, 1, head_dim=D)
 W_Q, W_K = (head.random_parameters(seed=0)[name][0] for name in ("W_Q", "W_K"))
@@ -225,7 +227,7 @@ def pack(sigma, U_Q, U_K):
 # The third way leaves the canonical form aside: the rank of $(W_Q, W_K) \mapsto W_K^\top W_Q$ at the pair as given. The fourth looks at the
 # whole layer, with `count` and `measure`. On a small grid all four give $2DE - D^2$.
 
-# %%
+# %% tags=["claim-sec-4.3"]
 def direct_product(W_Q, W_K):
     blocks = torch.func.jacrev(lambda q, k: k.mT @ q, argnums=(0, 1))(W_Q, W_K)
     return torch.cat([block.flatten(2).flatten(0, 1) for block in blocks], 1)              # (E E, 2 D E)

@@ -17,6 +17,8 @@
 #
 # *Assumed: one attention head without biases or rotary positions; $D \le E$, and $W_Q$, $W_K$ of full rank $D$ unless we say otherwise.*
 #
+# *In the ledger:* {ref}`Lemma 4.3 <ledger-lemma-4-3>`, {ref}`Corollary 4.4 <ledger-cor-4-4>`, {ref}`Corollary 4.5 <ledger-cor-4-5>`.
+#
 # ## The question
 #
 # {doc}`Chapter 2 <02_query_key_invariance>` moved weights by any distance and kept the function exactly. Training does not move like that.
@@ -90,7 +92,8 @@
 # %% [markdown]
 # ## Proof
 #
-# ````{prf:proof} of {prf:ref}`lem-directions`
+# ````{prf:proof}
+# (of {prf:ref}`lem-directions`)
 # *1.* $W_K^\top (T W_Q) + (-T^\top W_K)^\top W_Q = W_K^\top T W_Q - W_K^\top T W_Q = 0$.
 #
 # *3.* Here full rank makes $\Sigma_Q$ and $\Sigma_K$ invertible, and $U_Q$, $U_K$ are $D \times D$ and orthogonal. With this $T$,
@@ -103,7 +106,8 @@
 # The map $S \mapsto T$ is linear and is undone by the second formula, so it is a bijection. *2.* follows from 1 and 3.
 # ````
 #
-# ````{prf:proof} of {prf:ref}`cor-dimension`
+# ````{prf:proof}
+# (of {prf:ref}`cor-dimension`)
 # They are the image of the linear map $T \mapsto (T W_Q, -T^\top W_K)$. If $T W_Q = 0$, then $T = T W_Q W_Q^+ = 0$. So the map is injective and the image has
 # dimension $D^2$. The null space of {eq}`eq-derivative` has dimension $D^2$ as well, by {prf:ref}`prop-count-r` with $r = D$; so it is the image.
 #
@@ -111,11 +115,13 @@
 # rows of $\delta W_Q$ lie there: $\delta W_Q = T W_Q$ with $T = \delta W_Q W_Q^+$. Put this in and cancel $W_Q$ from the right: $\delta W_K^\top = -W_K^\top T$.
 # ````
 #
-# ````{prf:proof} of {prf:ref}`cor-straight-line`
+# ````{prf:proof}
+# (of {prf:ref}`cor-straight-line`)
 # Put $T = I$ in parts 1 and 3 of {prf:ref}`lem-directions`.
 # ````
 #
-# ````{prf:proof} of {prf:ref}`prop-second-order`
+# ````{prf:proof}
+# (of {prf:ref}`prop-second-order`)
 # *1.* Multiply out: the terms in $t$ are {eq}`eq-derivative` and vanish, the term in $t^2$ is $(-T^\top W_K)^\top T W_Q$. *2.* $W_K^\top$ is injective and $W_Q$ is onto, so
 # $W_K^\top T^2 W_Q = 0$ only if $T^2 = 0$. *3.* $(e^{tT})^{-\top} = e^{-tT^\top}$: this is {prf:ref}`lem-invariance` with $S = e^{tT}$.
 # ````
@@ -196,7 +202,7 @@ def T_from_S(S, W_Q, W_K):
 # **The two families are one.** The formula for $T$ must turn the paper's direction into ours, to a relative $10^{-12}$, for all basis matrices $S$, each of
 # which has rank one. And $S = \Sigma_K U_K^\top U_Q \Sigma_Q$ must come out as $T = I$.
 
-# %%
+# %% tags=["claim-lemma-4.3"]
 for W_Q, W_K in zip(p["W_Q"], p["W_K"]):
     theirs = rows(paper_directions(units, W_Q, W_K))
     ours = rows(our_directions(T_from_S(units, W_Q, W_K), W_Q, W_K))
@@ -256,7 +262,7 @@ J = torch.func.jacrev(product)(weights).reshape(H * E * E, 2 * H * D * E)
 # %% [markdown]
 # The paper's directions are made head by head, so each is put at its head's place and is zero elsewhere.
 
-# %%
+# %% tags=["claim-cor-4.4"]
 at_head = torch.zeros(H, D * D, 2, H, D, E, dtype=torch.float64)
 for h in range(H):
     at_head[h, :, :, h] = torch.stack(paper_directions(units, p["W_Q"][h], p["W_K"][h]), 1)
@@ -289,7 +295,7 @@ print("one T for queries and keys, to 1e-8: True")
 # **The second order.** The change on a straight line is $t^2\, \delta W_K^\top \delta W_Q$ with no remainder: we check it at $t = 1$, a step as long as the weights
 # themselves. The same cell decides the sign in the paper's formula.
 
-# %%
+# %% tags=["claim-cor-4.5"]
 W_Q, W_K, S = p["W_Q"][0], p["W_K"][0], normal(D, D)
 dW_Q, dW_K = paper_directions(S, W_Q, W_K)
 change = (W_K + dW_K).mT @ (W_Q + dW_Q) - W_K.mT @ W_Q

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 import build as book
+import ledger
 import pages
 
 
@@ -106,3 +107,8 @@ def test_executions_are_forgotten_when_the_code_changes(tree, change):
     (tree / change).write_text("changed\n")
     book.forget_stale_executions(tree)
     assert not (tree / "_build" / "cached").exists()
+
+
+def test_ledger_and_errata_are_those_of_the_rows():
+    for name, text in (("ledger.md", ledger.ledger_page()), ("errata.md", ledger.errata_page())):
+        assert (book.ROOT / "book" / name).read_text() == text.rstrip() + "\n"

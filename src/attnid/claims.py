@@ -1,0 +1,172 @@
+"""The ledger: every numbered statement and figure of the paper, what it claims, how that is checked, and what came of it.
+
+A row is more than its words: `verify` runs its evidence and compares every method's finding with what the claim expects.
+The book's ledger and errata are made from these rows (`book/ledger.py`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import pi
+
+from . import evidence
+from .attention import Attention
+
+STATUSES = ("confirmed", "confirmed with conditions", "corrected", "not yet run")
+TOLERANCES = {"identity": 1e-10, "mean of 2,000 steps": 0.01}  # relative; counts are compared exactly
+WHOLE, QUERY_KEY = "value-output maps", "query-key maps"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row. `items` are the labels of the statements in the book, `chapter` the page they are on; `methods` are what `evidence`
+    returns and `expected` the counts that it must find. `where` lists notebook cells ("chapter#tag") and tests
+    ("tests/file.py::name"). `printed` is what the paper has instead, for rows of the errata, `conditions` what it needs."""
+
+    id: str
+    paper: str
+    claim: str
+    status: str = "not yet run"
+    items: tuple = ()
+    chapter: str = ""
+    methods: tuple = ()
+    evidence: Callable = None
+    expected: tuple = ()
+    where: tuple = ()
+    conditions: str = ""
+    printed: str = ""
+
+    @property
+    def tolerance(self):
+        """In words: counts are exact, identities hold to a relative tolerance."""
+        bounds = [f"{TOLERANCES[m]:g}" for m in self.methods if m in TOLERANCES]
+        return ", ".join((["exact"] if self.expected else []) + bounds)
+
+
+class ClaimFails(AssertionError):
+    """A method does not find what a claim says."""
+
+
+def verify(claim):
+    """Run the evidence of a row. ClaimFails where a method is missing, was not named, or finds something else."""
+    found = claim.evidence()
+    if set(found) != set(claim.methods):
+        raise ClaimFails(f"{claim.id}: the row names {sorted(claim.methods)}, the evidence has {sorted(found)}")
+    for method, value in found.items():
+        holds = value < TOLERANCES[method] if method in TOLERANCES else list(value) == list(claim.expected)
+        if not holds:
+            raise ClaimFails(f"{claim.id}: {method} finds {value}, expected {list(claim.expected) or 'below ' + str(TOLERANCES[method])}")
+
+
+FOUR = ("formula", "measured rank", "generators", "exact rank")
+LLAMA = dict(rotary=tuple(10000.0 ** (-2 * i / 128) for i in range(64)))
+
+
+def _counts(*descriptions):
+    return lambda: evidence.four_counts(*descriptions)
+
+
+def _number(found, method="formula"):
+    return lambda: {method: [found()]}
+
+
+THEORY = (
+    Claim("ex-4.1", "section 4.1", "With $E = 1$ the $2D$ query-key numbers act through one inner product: $2D - 1$ are unidentified.",
+          "confirmed", ("ex-inner-product", "lem-two-products", "prop-count-r"), "01_what_is_identified", FOUR,
+          _counts(*(Attention(1, 1, head_dim=D, value_dim=1) for D in (1, 3, 5))), (2, 6, 10), ("01_what_is_identified#claim-ex-4.1", "tests/test_counting.py::test_cases")),
+    Claim("lemma-4.1", "Lemma 4.1", "$(S W_Q, S^{-\\top} W_K)$ gives the same scores for every nonsingular $S$; $D^2$ of $2DE$ numbers are unidentified.",
+          "confirmed", ("lem-invariance", "prop-orbit", "cor-share"), "02_query_key_invariance", ("identity", *FOUR), evidence.invariance, (36,),
+          ("02_query_key_invariance#claim-lemma-4.1", "tests/test_generators.py::test_the_actions_leave_the_function_where_it_is"),),
+    Claim("lemma-4.2", "Lemma 4.2", "For $D \\le E$ the score product has factors $\\mathrm{diag}(\\sigma)$ times $D \\times E$ "
+          "matrices with orthonormal rows, the keys' from $U$ and the queries' from $V$ of $W_K^\\top W_Q = U \\Sigma V^\\top$.",
+          "corrected", ("lem-canonical",), "03_canonical_factorisation", ("identity",), evidence.canonical_form, (),
+          ("03_canonical_factorisation#claim-lemma-4.2", "tests/test_claims.py::test_each_claim_holds"), "$D \\le E$",
+          "$E \\times D$ factors, singular values said to be non-decreasing, the first $D$ rows of $U$ for queries and of $V$ for keys; no condition on $D$."),
+    Claim("sec-4.3", "section 4.3", "Counting the canonical form's numbers gives $2DE - D^2$ as well.",
+          "confirmed", ("prop-dimension-count",), "03_canonical_factorisation", ("exact rank",), _number(evidence.canonical_dimension, "exact rank"),
+          (39,), ("03_canonical_factorisation#claim-sec-4.3", "tests/test_claims.py::test_each_claim_holds")),
+    Claim("lemma-4.3", "Lemma 4.3", "For weights of rank $D$ each $S$, invertible or not, gives a null direction by the SVDs of both weights.",
+          "confirmed", ("lem-directions", "prop-deficient-rank"), "04_directional_derivatives", ("identity", "generators"), evidence.null_directions, (9,),
+          ("04_directional_derivatives#claim-lemma-4.3", "tests/test_claims.py::test_each_claim_holds"), "$D \\le E$, rank $D$"),
+    Claim("cor-4.4", "Corollary 4.4", "These directions form a linear space of dimension $D^2$, and there are no others.",
+          "confirmed", ("cor-dimension",), "04_directional_derivatives", FOUR, _counts(Attention(6, 1, head_dim=2), Attention(6, 1, head_dim=6)),
+          (8, 72), ("04_directional_derivatives#claim-cor-4.4", "tests/test_generators.py::test_generators_span_what_is_measured_to_be_null")),
+    Claim("cor-4.5", "Corollary 4.5", "$(W_Q, -W_K)$ is one of them; along the null line of $T$ the product changes by $-t^2 W_K^\\top T^2 W_Q$.",
+          "corrected", ("cor-straight-line", "prop-second-order"), "04_directional_derivatives", ("identity",), evidence.straight_line, (),
+          ("04_directional_derivatives#claim-cor-4.5", "tests/test_claims.py::test_each_claim_holds"), "",
+          "The proof interchanges the labels of the two variations, and the second-order term after it has a plus sign where a minus belongs."),
+    Claim("sec-4.5", "section 4.5", "$H$ heads with $D = E/H$ leave $E^2/H$ of $2E^2$ query-key numbers unidentified: the identified share is "
+          "$1 - 1/(2H)$, $11/12$ or 92% for 6 heads.", "corrected", ("prop-share", "lem-heads-apart"), "05_many_heads", FOUR,
+          _counts(*(Attention(6, H) for H in (1, 2, 3, 6))), (72, 36, 24, 12), ("05_many_heads#claim-sec-4.5", "tests/test_counting.py::test_the_share_of_a_plain_layer"), "",
+          "$11/12$ is given as about 83%."),
+    Claim("lemma-4.6", "Lemma 4.6", "$(W_O S^{-1}, S W_V)$ keeps the product, and $(-W_O T, T W_V)$ are its $C^2$ null directions; the whole layer keeps the share $1 - 1/(2H)$.",
+          "corrected", ("lem-value-output", "cor-whole-layer"), "05_many_heads", ("identity", *FOUR), evidence.value_output, (50,),
+          ("05_many_heads#claim-lemma-4.6", "tests/test_generators.py::test_the_actions_leave_the_function_where_it_is"), "$C \\le E$",
+          "The directions in the proof lack the minus sign, and the names of their SVD factors do not fit."),
+    Claim("sec-4.6", "section 4.6", "With biases the action is $(S W_Q, S b_Q)$, $(S^{-\\top} W_K, S^{-\\top} b_K)$; weights moved without biases change the function.",
+          "confirmed", ("prop-joint-action",), "06_biases", ("identity", *FOUR), evidence.biases_move_along, (80,),
+          ("06_biases#claim-sec-4.6", "tests/test_generators.py::test_the_actions_leave_the_function_where_it_is")),
+    Claim("fact-4.7", "Fact 4.7", "The softmax ignores a shift common to all keys: $b_K$ has no effect and no gradient.",
+          "confirmed with conditions", ("lem-key-bias",), "06_biases", ("identity", *FOUR), evidence.idle_key_bias, (72, 40, 64, 64),
+          ("06_biases#claim-fact-4.7", "tests/test_counting.py::test_cases"), "plain softmax, no rotation, no soft-cap, no sink",
+          "Stated without conditions. Under RoPE $b_K$ turns with its position; a soft-cap or a sink tells shifts apart."),
+    Claim("sec-4.7.2", "section 4.7.2", "Of the value and output biases only $\\sum_h W_O^h b_V^h + b_O$ is identified: $2E$ removable numbers, with $b_K$.",
+          "confirmed with conditions", ("lem-pooled-bias",), "06_biases", ("identity", *FOUR), evidence.pooled_bias, (72, 64),
+          ("06_biases#claim-sec-4.7.2", "tests/test_claims.py::test_each_claim_holds"), "rows of attention that sum to one",
+          "Stated without conditions. It fails where rows do not sum to one: a sink, attention dropout."),
+    Claim("sec-4.8.1", "section 4.8.1", "Heads wider than $E/H$ lower the share: $D/(2E)$ of the query-key numbers are unidentified.",
+          "confirmed with conditions", ("prop-wider",), "07_wider_heads", FOUR,
+          _counts(*(Attention(4, 2, head_dim=D, value_dim=1) for D in (1, 2, 4, 6))), (4, 10, 34, 66), ("07_wider_heads#claim-sec-4.8.1", "tests/test_counting.py::test_cases"),
+          "$D \\le E$; beyond it $2DE - E^2$ per head"),
+    Claim("fig-1", "Figure 1", "With $d = 512$, 8 heads, 24 layers and both circuits, heads of 32, 64, 128, 256 leave 0.39, 1.57, 6.29, 25.17 million numbers unidentified.",
+          "corrected", (), "07_wider_heads", ("formula",),
+          lambda: {"formula": [24 * evidence.counting.count(Attention(512, 8, head_dim=D)).unidentified for D in (32, 64, 128, 256)]},
+          (393216, 1572864, 6291456, 25165824), ("07_wider_heads#claim-fig-1", "tests/test_claims.py::test_each_claim_holds"), "",
+          "0.26, 1.05, 4.20, 16.82 million: two thirds of what the paper's own formula gives."),
+    Claim("prop-4.8", "Proposition 4.8", "Under RoPE $S$ must commute with every rotation: $(\\mathbb{C} \\setminus 0)^{D/2}$, $D$ dimensions, for distinct frequencies; "
+          "$2 m^2$ for $m$ planes that turn alike or oppositely, $d^2$ for $d$ coordinates that keep still or turn by half turns.",
+          "confirmed with conditions", ("prop-rotary", "lem-commutant", "lem-rotary-outputs", "prop-rotary-wide"), "08_rotary_positions", FOUR,
+          _counts(*(Attention(8, 1, head_dim=4, value_dim=1, rotary=r) for r in ((1.0, 0.3), (1.0, 1.0), (1.0, -1.0), (0.0, 1.0), (pi, pi), (1.0,)))),
+          (5, 9, 9, 7, 17, 7), ("08_rotary_positions#claim-prop-4.8", "tests/test_counting.py::test_what_commutes_with_the_rotations"), "distinct nonzero frequencies, modulo sign and $2\\pi$",
+          "Stated for all frequencies, necessity argued by hand. Equal, opposite, zero and half-turn frequencies, and heads that turn in part, have larger groups."),
+    Claim("sec-4.9", "section 4.9", "Grouped queries share one $S$ per group: $G D^2$, with rotation $G D$; the value-output circuit loses $G C^2$.",
+          "confirmed", ("prop-groups", "prop-groups-rotary"), "09_grouped_queries", FOUR,
+          _counts(Attention(8, 4, 2), Attention(8, 4, 1), Attention(8, 4, 2, rotary=(0.7,))), (16, 8, 12), ("09_grouped_queries#claim-sec-4.9", "tests/test_counting.py::test_cases")),
+    Claim("llama", "section 4.9", "Llama-2-70B: 1,024 unidentified numbers a layer in the query-key circuit, which turns, and 131,072 in the value-output circuit.",
+          "corrected", (), "09_grouped_queries", ("formula",), lambda: evidence.formula_alone(Attention(8192, 64, 8, **LLAMA)),
+          ({WHOLE: 131072, QUERY_KEY: 1024},), ("09_grouped_queries#claim-llama", "tests/test_counting.py::test_llama_2_70b"), "",
+          "131,072 for the query-key circuit, as without RoPE; the value-output circuit is left out."),
+    Claim("sec-4.10", "section 4.10", "No single head has the identified numbers of $H \\ge 2$ heads at the same $E$: at most $2E^2$ against $(4 - 2/H) E^2$. "
+          "With $E$ free, $E_0 = \\lceil E \\sqrt{2 - 1/H} \\rceil$: 38% wider for 12 heads.", "corrected", ("thm-no-go", "prop-inflation", "prop-segment"), "10_no_single_head", FOUR,
+          _counts(Attention(4, 2), Attention(4, 1), Attention(4, 1, head_dim=6)), (16, 32, 64), ("10_no_single_head#claim-sec-4.10", "tests/test_claims.py::test_each_claim_holds"),
+          "$D = C = E/H$", "\"Roughly 60% larger for 12 heads\", which does not follow: $\\sqrt{2 - 1/12} = 1.384$."),
+    Claim("layer-norm", "not in the paper", "A layer normalisation without gain or bias puts out centred vectors: one more idle direction in each row of $W_Q$, $W_K$, $W_V$.",
+          "corrected", (), "06_biases", FOUR, _counts(Attention(8, 2, inputs="centred")), (88,), ("tests/test_counting.py::test_terms_name_each_symmetry_and_sum_to_the_count",),
+          "", "The count of a layer is taken as the sum over its heads; what comes before the layer adds to it."),
+)
+
+TRAINING = (
+    Claim("lemma-5.1", "Lemma 5.1", "Gradient flow conserves $W_Q W_Q^\\top - W_K W_K^\\top$ for each head; a step of SGD moves it by exactly "
+          "$\\eta^2 (W_K G G^\\top W_K^\\top - W_Q G^\\top G W_Q^\\top)$.", "confirmed", (), "", ("identity",), evidence.drift_of_one_step, (),
+          ("tests/test_claims.py::test_each_claim_holds",)),
+    Claim("least-squares", "section 5.1", "$\\rho$ projects a step on the null space of all $(S W_Q, -S^\\top W_K)$: the objective has $+ S^\\top W_K$ in its second term.",
+          "corrected", (), "", ("identity",), evidence.least_squares_sign, (), ("tests/test_claims.py::test_each_claim_holds",), "",
+          "The second term of the least-squares objective has a minus sign, which the Sylvester equation below it contradicts."),
+    Claim("rho", "sections 5.1, 5.3", "$1/(2H)$ is the mean of $\\rho$ over isotropic steps and no bound: $\\rho$ reaches 1.", "corrected", "", "",
+          ("identity", "mean of 2,000 steps"), evidence.mean_rho, (), ("tests/test_claims.py::test_each_claim_holds",), "",
+          "$1/(2H)$ is drawn as a boundary."),
+    Claim("beta-tau-mu", "section 5.1", "$\\beta$ and $\\tau$ see $D(D+1)/2$ directions of the $D^2$: a null step with $S P + K S$ skew moves neither to first order.",
+          "corrected", (), "", ("identity",), evidence.unseen_null_step, (), ("tests/test_claims.py::test_each_claim_holds",), "",
+          "$\\beta$ is read as a measure of how much of the null space training uses."),
+    Claim("rebalancing-biases", "section 5.2.2", "Rebalancing weights without their biases changes the function, through $W_K^\\top b_Q$.",
+          "corrected", (), "", ("identity", *FOUR), evidence.biases_move_along, (80,), ("tests/test_claims.py::test_each_claim_holds",), "",
+          "Weights are moved and biases, which are on, are not mentioned."),
+    Claim("rebalancing", "section 5.2.2", "Rebalancing by QR and SVD keeps the product and makes both Gram matrices equal."),
+    Claim("four-cases", "section 5.2.1", "Four cases of nanoGPT on tiny Shakespeare: SGD, SGD with decay, AdamW, AdamW rebalanced."),
+    Claim("fig-2", "Figure 2", "SGD keeps $\\beta$ and $\\rho$ low, AdamW does not, rebalancing makes $\\beta$ a sawtooth and leaves the loss."),
+    Claim("fig-3", "Figure 3", "Key-bias gradients are zero to rounding, query-bias gradients are not."),
+    Claim("fig-4", "Figure 4", "The drift of SGD falls with the learning rate, as its square."),
+    Claim("control", "section 5.3", "Clearing the optimizer's state without moving weights behaves like AdamW."),
+    Claim("single-runs", "section 5.3", "Every result is a single run, and the hypothesis that more identified parameters make better models is not tested."),
+)
+
+LEDGER = THEORY + TRAINING
