@@ -138,7 +138,8 @@ THEORY = (
     Claim("sec-4.10", "section 4.10", "No single head has the identified numbers of $H \\ge 2$ heads at the same $E$: at most $2E^2$ against $(4 - 2/H) E^2$. "
           "With $E$ free, $E_0 = \\lceil E \\sqrt{2 - 1/H} \\rceil$: 38% wider for 12 heads.", "corrected", ("thm-no-go", "prop-inflation", "prop-segment"), "10_no_single_head", FOUR,
           _counts(Attention(4, 2), Attention(4, 1), Attention(4, 1, head_dim=6)), (16, 32, 64), ("10_no_single_head#claim-sec-4.10", "tests/test_claims.py::test_each_claim_holds"),
-          "$D = C = E/H$", "\"Roughly 60% larger for 12 heads\", which does not follow: $\\sqrt{2 - 1/12} = 1.384$."),
+          "$D = C = E/H$", "\"Roughly 60% larger for 12 heads\", which the width does not give: $\\sqrt{2 - 1/12} = 1.384$. A whole GPT-2-sized network, without "
+          "output matrices, does come to 1.64 times its numbers."),
     Claim("layer-norm", "not in the paper", "A layer normalisation without gain or bias puts out centred vectors: one more idle direction in each row of $W_Q$, $W_K$, $W_V$.",
           "corrected", (), "06_biases", FOUR, _counts(Attention(8, 2, inputs="centred")), (88,), ("tests/test_counting.py::test_terms_name_each_symmetry_and_sum_to_the_count",),
           "", "The count of a layer is taken as the sum over its heads; what comes before the layer adds to it."),
