@@ -1,6 +1,9 @@
 """Build the book: python book/build.py. Prints the path of its front page last."""
 
+import base64
 import hashlib
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -34,10 +37,23 @@ def forget_stale_executions(root):
         stamp.write_text(key)
 
 
+def take_picture(root):
+    """Put the picture of the front page, a stored output of chapter 01, where pages and README find it."""
+    cells = json.loads((root / "notebooks" / "01_what_is_identified.ipynb").read_text())["cells"]
+    outputs = next(cell["outputs"] for cell in cells if "figures.hyperbolas_and_counts(" in "".join(cell["source"]))
+    picture = base64.b64decode(outputs[0]["data"]["image/png"])
+    path = root / "book" / "_static" / "hyperbolas.png"
+    if not path.exists() or path.read_bytes() != picture:
+        draft = path.with_name(".hyperbolas.png.tmp")
+        draft.write_bytes(picture)
+        os.replace(draft, path)
+
+
 def build(root=ROOT):
     """Build every page anew, warnings being errors: Sphinx warns about a page only when it reads it."""
     forget_stale_executions(root)
     subprocess.run([sys.executable, root / "book" / "ledger.py"], check=True)
+    take_picture(root)
     shutil.rmtree(root / "_build" / "html", ignore_errors=True)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "--toc", "book/_toc.yml", "--all", "-W", "-n", "--keep-going"]
     subprocess.run(command, cwd=root, check=True)

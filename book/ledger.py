@@ -61,7 +61,7 @@ def entry(claim):
 def erratum(number, claim):
     return (f"## {number}. {claim.paper[0].upper() + claim.paper[1:]}\n\n*In the paper:* {claim.printed}\n\n*What holds:* {claim.claim}"
             + (f" Needed: {claim.conditions}." if claim.conditions else "")
-            + f"\n\n{claim.status.capitalize()}; see {{ref}}`its row <{target(claim)}>`, {in_the_book(claim)}.\n\n")
+            + f"\n\n{claim.status.capitalize()}; see {{ref}}`its row <{target(claim)}>`{', ' + in_the_book(claim) if claim.chapter else ''}.\n\n")
 
 
 def ledger_page():

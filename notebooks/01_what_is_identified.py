@@ -45,6 +45,7 @@
 import torch
 
 from attnid import Attention, count, figures, forward, generators, measure
+from attnid.jacobian import MIN_GAP
 
 
 def one_head(W_Q, W_K, W_V, W_O, x):                      # x: (L, E)
@@ -258,12 +259,12 @@ assert rank(J) == head.parameters - 18
 # %% [markdown]
 # A rank is a decision about which singular values are zero, and rounding makes none of them exactly zero. What makes the decision safe is
 # shown in {numref}`fig-cliff`: the 96 singular values fall off a cliff. `measure` reports the ratio across it as `gap`, and refuses to
-# answer when the ratio is below $10^5$. It also checks, on fresh and longer sequences, that the directions it dropped still change nothing
+# answer when the ratio is below $10^6$. It also checks, on fresh and longer sequences, that the directions it dropped still change nothing
 # (`residual`).
 
 # %%
 assert len(measured.spectrum) == head.parameters
-assert measured.gap > 1e10 and measured.residual < 1e-10
+assert measured.gap > 1e10 > MIN_GAP == 1e6 and measured.residual < 1e-10
 print("gap above 1e10:", measured.gap > 1e10)
 
 # %% mystnb={"image": {"alt": "Singular values on a logarithmic scale. Seventy-eight descend slowly over about two orders of magnitude; the other eighteen lie at the level of rounding, more than ten orders of magnitude below, with an empty band between."}, "figure": {"caption": "All singular values of the Jacobian of one head with $E = 8$ and $D = C = 3$, as `measure` finds them. Nothing lies between what counts and what is rounding.", "name": "fig-cliff"}}

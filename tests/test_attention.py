@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,11 @@ def test_an_impossible_description_names_field_and_value(field, value):
     with pytest.raises(ValueError) as error:
         Attention(**dict(embed_dim=8, heads=2) | {field: value})
     assert f"{field}={value!r}" in str(error.value)
+
+
+def test_numpy_numbers_are_numbers():
+    a = Attention(np.int64(8), 2, rotary=[np.float64(0.5), np.float32(1.0)])
+    assert a == Attention(8, 2, rotary=(0.5, 1.0)) and type(a.embed_dim) is int and type(a.rotary[1]) is float
 
 
 def test_a_single_centred_number_is_refused():
@@ -105,6 +111,7 @@ def test_centred_inputs_are_what_a_layer_norm_puts_out():
 @pytest.mark.parametrize("break_it, named", [
     (lambda p: p.pop("W_K"), "W_K"), (lambda p: p.update(extra=p["W_Q"]), "extra"),
     (lambda p: p.update(W_Q=p["W_Q"][:1]), "W_Q"), (lambda p: p["W_V"].fill_(float("inf")), "W_V"),
+    (lambda p: p.update(W_Q=p["W_Q"].long()), "W_Q"), (lambda p: p.update(W_Q=p["W_Q"].to("meta")), "W_Q"), (lambda p: p.update(W_Q=[1.0]), "W_Q"),
 ])
 def test_parameters_that_do_not_fit_are_named(break_it, named):
     a = Attention(4, 2)

@@ -59,6 +59,7 @@ def test_what_commutes_with_the_rotations(rotary, group):
     (dict(embed_dim=2, heads=1, inputs="centred", qk_norm="head", bias="k"), "embed_dim=2"),
     (dict(embed_dim=2, heads=1, inputs="centred", score="softcap", bias="k"), "embed_dim=2"),
     (dict(embed_dim=1, heads=2, head_dim=1, qk_norm="head"), "head_dim=1"),
+    (dict(embed_dim=64, heads=16, head_dim=32, qk_norm="layer_gain"), "qk_norm='layer_gain'"),
     (dict(embed_dim=4, heads=2, head_dim=1, qk_norm="head", bias="q", inputs="centred"), "head_dim=1"),
 ])
 def test_what_has_no_generic_count_is_refused_by_name(fields, named):

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from attnid import Attention, act_query_key, act_value_output, count, forward, generators, measure
 from attnid.attention import random_inputs
@@ -25,6 +25,8 @@ def relative_changes(attention, parameters, directions, x):
 
 
 @given(descriptions(most_parameters=300))
+@example(Attention(2, 4, 1, head_dim=1, qk_norm="layer_gain"))
+@example(Attention(2, 1, head_dim=8, rotary=(1.0, 1.0, -1.0), bias="qk"))
 @settings(max_examples=120, deadline=None)
 def test_generators_are_null_independent_and_as_many_as_counted(attention):
     parameters, total = attention.random_parameters(2), []

@@ -67,9 +67,7 @@ def test_a_plain_layer_is_counted_at_any_scale(scale):
 @pytest.mark.parametrize("attention", LAYERS.values(), ids=LAYERS)
 @pytest.mark.parametrize("name", ["W_Q", "W_K"])
 def test_an_ill_conditioned_head_is_counted_or_refused(attention, name):
-    p = attention.random_parameters(0)
-    U, _, Vh = torch.linalg.svd(p[name][0], full_matrices=False)
-    p[name][0] = U @ torch.diag(torch.logspace(0, -5, 4, dtype=torch.float64)) @ Vh
+    p = ill_conditioned(attention.random_parameters(0), name)
     try:
         assert measure(attention, parameters=p).nullity == count(attention).unidentified
     except NoGapError:
@@ -88,6 +86,53 @@ def test_weights_that_are_not_generic_show_a_larger_null_space():
     p = Attention(8, 2).random_parameters(0)
     p["W_Q"][0, 0] = 0.0  # one query coordinate less: its key row no longer matters
     assert measure(Attention(8, 2), parameters=p).nullity > count(Attention(8, 2)).unidentified
+
+
+def ill_conditioned(parameters, *names):
+    """The first head of these weights with singular values from 1 to 1e-5."""
+    for name in names:
+        U, s, Vh = torch.linalg.svd(parameters[name][0], full_matrices=False)
+        parameters[name][0] = U @ torch.diag(torch.logspace(0, -5, len(s), dtype=torch.float64)) @ Vh
+    return parameters
+
+
+@pytest.mark.parametrize("attention", [LAYERS[n] for n in ("plain", "biases", "rotary", "softcap", "gains")])
+def test_ill_conditioned_values_are_counted(attention):
+    p = ill_conditioned(attention.random_parameters(0), "W_V")
+    assert measure(attention, parameters=p).nullity == count(attention).unidentified
+
+
+@pytest.mark.parametrize("change, named", [
+    (lambda p: p["W_Q"].zero_(), "W_Q: all entries are zero"),
+    (lambda p: p["W_K"].mul_(1e-8), "scores vanish"),
+    (lambda p: p["W_K"].mul_(1e8), "scores saturate"),
+])
+def test_what_rounding_hides_is_named(change, named):
+    attention = Attention(8, 2, inputs="centred")
+    p = attention.random_parameters(0)
+    change(p)
+    with pytest.raises(NoGapError, match=named):
+        measure(attention, parameters=p)
+
+
+def test_rotations_too_close_to_measure_are_named():
+    with pytest.raises(NoGapError, match="rotary: angles 0.0 and 1e-08"):
+        measure(Attention(4, 1, rotary=(1e-8,)))
+    with pytest.raises(NoGapError, match="rotary"):
+        measure(Attention(4, 1, rotary=(0.3, -0.3 - 1e-7)))
+    assert measure(Attention(4, 1, rotary=(0.3, -0.3))).nullity == count(Attention(4, 1, rotary=(0.3, -0.3))).unidentified
+
+
+@pytest.mark.parametrize("seed", [1, 8])
+def test_single_numbers_without_a_mask_need_more_sequences(seed):
+    attention = Attention(2, 5, 1, head_dim=1, value_dim=1, bias="qvo", score="softcap", inputs="centred", causal=False)
+    assert measure(attention, seed=seed).nullity == count(attention).unidentified == 10
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None])
+def test_a_seed_that_is_none_is_named(seed):
+    with pytest.raises(ValueError, match="seed="):
+        measure(Attention(4, 2), seed=seed)
 
 
 def test_no_gap_is_refused():

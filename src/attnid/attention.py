@@ -52,6 +52,8 @@ class Attention:
 
     def __post_init__(self):
         self._settle_sizes()
+        for field in ("embed_dim", "heads", "kv_heads", "head_dim", "value_dim"):
+            self._set(field, int(getattr(self, field)))
         for field, words in (("qk_norm", NORMS), ("score", SCORES), ("inputs", INPUTS), ("causal", (True, False))):
             value = getattr(self, field)
             require(isinstance(value, (str, bool, type(None))) and value in words, field, value, f"must be one of {words}")
@@ -133,14 +135,21 @@ class Attention:
                 for name, shape in self.shapes.items()}
 
     def check_parameters(self, parameters):
-        """Raise ValueError naming the parameter that is missing, unknown, of another shape, or not finite."""
+        """The parameters as detached float64 tensors on the CPU, in the description's order.
+
+        Raises ValueError naming the parameter that is missing, unknown, not a real tensor, of another shape, or not finite.
+        """
+        require(isinstance(parameters, dict), "parameters", parameters, "must be a dict, name -> tensor")
         for name in parameters.keys() ^ self.shapes.keys():
-            require(False, "parameters", name, f"this description has {sorted(self.shapes)}")
+            require(False, "parameters", name, f"this description has {list(self.shapes)}")
         for name, shape in self.shapes.items():
             tensor = parameters[name]
+            real = isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.layout == torch.strided and not tensor.is_meta
+            require(real, name, getattr(tensor, "dtype", type(tensor)), "must be a dense tensor of floating-point numbers")
             require(tuple(tensor.shape) == shape, name, tuple(tensor.shape), f"shape must be {shape}")
             bad = tensor[~torch.isfinite(tensor)]
             require(bad.numel() == 0, name, bad[:1].tolist(), "has a NaN or infinite entry")
+        return {name: parameters[name].detach().to("cpu", torch.float64) for name in self.shapes}
 
 
 def input_basis(attention):

@@ -1,6 +1,7 @@
 """Checks of what callers hand in: every error names the field and the value."""
 
 import math
+from numbers import Integral, Real
 
 
 def require(condition, field, value, why):
@@ -10,10 +11,14 @@ def require(condition, field, value, why):
 
 
 def require_size(field, value, least=1):
-    """Raise ValueError unless the value is a whole number of at least `least`."""
-    require(type(value) is int and value >= least, field, value, f"must be an integer of at least {least}")
+    """Raise ValueError unless the value is a whole number, Python's or NumPy's, of at least `least`."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    require(whole and least <= value < 2 ** 63, field, value, f"must be an integer of at least {least}")
 
 
 def is_finite(value):
-    """Whether the value is a finite real number, and not a bool."""
-    return type(value) in (int, float) and math.isfinite(value)
+    """Whether the value is a finite real number, Python's or NumPy's, and not a bool."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False

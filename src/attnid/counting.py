@@ -45,8 +45,11 @@ def count(attention):
     """Closed-form count of the unidentified parameters of one attention layer.
 
     Returns a Count; its terms sum to the dimension of the set of generic parameters with the same function (the paper's
-    sections 4.2 to 4.9, completed for wide heads, equal frequencies, norms and other scores).
-    Raises ValueError for the few descriptions whose count depends on more than the description.
+    sections 4.2 to 4.9, completed for wide heads, equal frequencies, norms and other scores). One term has no closed form
+    that we know: "wide heads", where normalised heads are wider than their inputs, is the number of directions that keep
+    what the scores see, from the rank of its derivative at a random point (`invariants.py`; no outputs are looked at).
+    Raises ValueError for the few descriptions whose count depends on more than the description, and where that term's
+    layer is too large to look through.
     """
     _refuse_what_is_not_generic(attention)
     terms = _value_output(attention) | _query_key(attention) | _centred(attention)

@@ -178,15 +178,20 @@ def unseen_null_step():
     return {"identity": float(change.norm() / S.norm())}
 
 
-def drift_of_one_step():
-    """Lemma 5.1 under SGD: one step moves W_Q W_Q^T - W_K W_K^T by eta^2 (W_K G G^T W_K^T - W_Q G^T G W_Q^T), to rounding."""
+def drift_of_one_step(decay=0.3):
+    """Lemma 5.1 under SGD: a step with decoupled decay turns C = W_Q W_Q^T - W_K W_K^T into exactly
+    (1 - eta decay)^2 C + eta^2 (W_K G G^T W_K^T - W_Q G^T G W_Q^T), and without decay C drifts by the second term alone."""
     W_Q, W_K, eta = normal(3, 8), normal(3, 8, seed=1), 0.1
     loss = lambda M: (M.sin() + M.square() / 9).sum()
     G = torch.func.grad(loss)(W_K.mT @ W_Q)
     dQ, dK = torch.func.grad(lambda q, k: loss(k.mT @ q), argnums=(0, 1))(W_Q, W_K)
     conserved = lambda q, k: q @ q.mT - k @ k.mT
-    drift = conserved(W_Q - eta * dQ, W_K - eta * dK) - conserved(W_Q, W_K)
-    return {"identity": deviation(drift, eta ** 2 * (W_K @ G @ G.mT @ W_K.mT - W_Q @ G.mT @ G @ W_Q.mT))}
+    second_order = eta ** 2 * (W_K @ G @ G.mT @ W_K.mT - W_Q @ G.mT @ G @ W_Q.mT)
+    worst = 0.0
+    for shrink in (1.0, 1 - eta * decay):
+        moved = conserved(shrink * W_Q - eta * dQ, shrink * W_K - eta * dK)
+        worst = max(worst, deviation(moved - shrink ** 2 * conserved(W_Q, W_K), second_order))
+    return {"identity": worst}
 
 
 def least_squares_sign():

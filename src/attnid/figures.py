@@ -160,7 +160,7 @@ def grouped_and_rotary(layers, groups, shares, dots):
     for i, (circuit, colour) in enumerate((("query-key", COLOURS[0]), ("value-output", COLOURS[1]))):
         at = [n + 0.44 * i - 0.22 for n in range(len(layers))]
         bars = left.bar(at, [pair[i] for pair in layers.values()], width=0.42, color=colour, hatch=("", "//")[i], edgecolor="white", label=circuit)
-        left.bar_label(bars, [f"{pair[i]:,}" for pair in layers.values()], fontsize=7.2, padding=2)
+        left.bar_label(bars, [f"{pair[i]:,}" for pair in layers.values()], fontsize=6.4, padding=2)
     left.set_yscale("log")
     left.set(ylim=(300, 2e7), title="unidentified numbers of one layer")
     left.set_xticks(range(len(layers)), layers)

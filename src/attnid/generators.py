@@ -202,7 +202,8 @@ def _wide_heads(a, p):
     names = [n for n in a.shapes if n in QUERY_KEY]
     sizes = [math.prod(a.shapes[n]) for n in names]
     kernel = flatten(a, {n: part.unflatten(-1, a.shapes[n]) for n, part in zip(names, kernel.split(sizes, -1))})
-    known = [GENERATORS[t](a, p) for t in ("query scales", "key scales", "gain exchange", "centred inputs") if t in count(a).terms]
+    within = ("query scales", "key scales", "gain exchange", "signs only", "centred inputs")
+    known = [GENERATORS[term](a, p) for term in within if term in count(a).terms]
     known = torch.cat(known) @ kernel.T  # within the kernel's coordinates, where W_V has none
     known = known[known.norm(dim=1) > 1e-9]
     return torch.linalg.svd(known).Vh[len(known):] @ kernel
@@ -239,5 +240,5 @@ def generators(attention, parameters):
     The directions of all terms together are linearly independent. Raises ValueError for what `count` refuses and for
     parameters that do not fit the description.
     """
-    attention.check_parameters(parameters)
+    parameters = attention.check_parameters(parameters)
     return {term: unflatten(attention, GENERATORS[term](attention, parameters)) for term in count(attention).terms}

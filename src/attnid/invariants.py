@@ -8,8 +8,10 @@ the quadratic forms A = K^T K and B = Q^T Q of the (ungained) ones. A bias is on
 import torch
 
 from .attention import input_basis
+from .checks import require
 from .isotypes import isotypes
 
+MAX_SIZE = 2000  # query-key parameters whose kernel is looked for numerically
 QUERY_KEY = ("W_Q", "W_K", "b_Q", "b_K", "gain_Q", "gain_K")
 
 
@@ -49,6 +51,8 @@ def _forms(attention, maps, with_bias):
 def seen(attention, parameters):
     """All that normalised scores depend on, as one vector that does not feel the scale of queries or keys."""
     K, Q = augmented(attention, parameters, "K"), augmented(attention, parameters, "Q")
+    if attention.qk_norm == "layer_gain" and attention.G * attention.D == 1:
+        K = K.detach()  # a lone number, normalised, is a sign
     A, B = _forms(attention, K, "k" in attention.bias), _forms(attention, Q, "q" in attention.bias)
     a, b = A.norm(dim=(-1, -2), keepdim=True), B.norm(dim=(-1, -2), keepdim=True)
     sharing = attention.H // attention.G
@@ -60,11 +64,14 @@ def seen(attention, parameters):
 
 
 def seen_kernel(attention, parameters):
-    """Directions (k, P') of the query-key parameters that change nothing of `seen`, and their number.
+    """Directions (k, P') of the query-key parameters that change nothing of `seen`.
 
-    Raises ArithmeticError where the rank is not clear.
+    Raises ValueError where there are too many to look through, and ArithmeticError where the rank is not clear.
     """
     names = [n for n in attention.shapes if n in QUERY_KEY]
+    size = sum(parameters[n].numel() for n in names)
+    require(size <= MAX_SIZE, "qk_norm", attention.qk_norm, f"heads wider than their inputs have no closed form with this norm, "
+            f"and {size:,} query-key parameters are too many to look through (at most {MAX_SIZE:,})")
     jacobian = torch.func.jacrev(lambda p: seen(attention, parameters | p))({n: parameters[n] for n in names})
     J = torch.cat([jacobian[n].flatten(1) for n in names], 1)
     values, Vh = torch.linalg.svd(J, full_matrices=True)[1:]

@@ -5,17 +5,23 @@ with Z the weighted values; these are projected out of the other columns, which 
 matrix to decompose. J^T J is never formed.
 """
 
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from .attention import attend, project, random_inputs, scores, shift_is_seen
+from .checks import require_size
+from .isotypes import SAME_ANGLE
 
-MIN_GAP = 1e5  # below this ratio a cut between kept and dropped singular values is refused
+MIN_GAP = 1e6  # below this ratio a cut between kept and dropped singular values is refused
 NOISE = 1e-12  # no singular value above this share of the largest is ever dropped
-MAX_RESIDUAL = 1e-7  # a fresh sequence may change along a dropped direction by no more
+MAX_RESIDUAL = 1e-9  # a fresh sequence may change along a dropped direction by no more
 MAX_ATTEMPTS = 4
+WELL_CONDITIONED = 1e-2  # what of the weighted values is above this share of the largest is projected out
+MIN_ANGLE = 1e-5  # radians; rotations closer than this can't be told apart over the sequences drawn
+MIN_SCORE = 1e-7  # where scores differ by less than this, every softmax is as good as uniform
 MAX_SCORE = 20  # where scores differ by more than this, a softmax or a tanh has lost its derivative to rounding
 OUTPUT = ("W_O", "b_O")
 
@@ -114,23 +120,24 @@ def _triangular_null_space(R, nullity, seed):
 def _decompose(Z, B, seed):
     """Spectrum, rank and gap of [Z (x) I_E, B], and a basis of its null space.
 
-    The basis comes in two parts: over the columns of Z (nullity, E, HC), and over those of B (nullity, P').
+    The part of Z that is well conditioned is projected out of everything else. The basis comes in two parts: over the
+    columns of Z (nullity, E, HC), and over those of B (nullity, P').
     """
-    rows, E, width = B.shape
+    E, width = B.shape[1:]
     U, s, Vt = torch.linalg.svd(Z, full_matrices=True)
-    s = torch.cat((s, s.new_zeros(Z.shape[1] - len(s))))
-    r = int((s > NOISE * s[0]).sum())
-    shadow = (U[:, :r].T @ B.flatten(1)).view(r, E, width)  # what of B the output's columns make
+    r = int((s > WELL_CONDITIONED * s[0]).sum())
+    weak = torch.einsum("tk,ef->tekf", Z @ Vt[r:].T, torch.eye(E, dtype=Z.dtype)).flatten(2)
+    B = torch.cat((B, weak), -1)
+    shadow = (U[:, :r].T @ B.flatten(1)).view(r, E, -1)  # what of B the strong columns of Z make
     B = B - (U[:, :r] @ shadow.flatten(1)).view_as(B)
     R = torch.linalg.qr(B.flatten(0, 1), mode="r").R
-    spectrum = torch.cat((s.repeat_interleave(E), torch.linalg.svdvals(R))).sort(descending=True).values
+    R = torch.cat((R, R.new_zeros(R.shape[1] - len(R), R.shape[1])))
+    spectrum = torch.cat((s[:r].repeat_interleave(E), torch.linalg.svdvals(R))).sort(descending=True).values
     rank, gap = cut(spectrum)
-    if not E * r <= rank <= E * r + width:
-        raise NoGapError(f"gap={gap:.1e}: the weighted values have rank {r}, which does not go with a rank of {rank} in all")
-    X = _triangular_null_space(R, width - (rank - E * r), seed)
-    over_Z = -torch.einsum("kc,kew,wn->nec", Vt[:r] / s[:r, None], shadow, X)
-    idle = torch.einsum("kc,fe->kfec", Vt[r:], torch.eye(E, dtype=Z.dtype)).flatten(0, 1)
-    return spectrum, rank, gap, (torch.cat((over_Z, idle)), torch.cat((X.T, X.new_zeros(len(idle), width))))
+    X = _triangular_null_space(R, len(spectrum) - rank, seed)
+    strong = -torch.einsum("kc,kew,wn->nec", Vt[:r] / s[:r, None], shadow, X)
+    weak = torch.einsum("kc,kfn->nfc", Vt[r:], X[width:].unflatten(0, (-1, E)))
+    return spectrum, rank, gap, (strong + weak, X[:width].T)
 
 
 def _name_directions(attention, parameters, over_Z, over_B):
@@ -166,14 +173,25 @@ def _largest_change(null, Z, B):
     return float((image.flatten(1).norm(dim=1) / length).max() / typical)
 
 
-def _refuse_saturated(attention, parameters, x):
-    """Raise NoGapError where the typical difference of a head's scores, or size where that is seen, is beyond MAX_SCORE."""
+def _refuse_what_rounding_hides(attention, parameters, x):
+    """Raise NoGapError naming what is zero, too alike, saturated or vanishing, so that its Jacobian is lost to rounding."""
+    for name, tensor in parameters.items():
+        if name.startswith("W") and not tensor.any():
+            raise NoGapError(f"{name}: all entries are zero, and what meets them can't be measured")
+    angles = [0.0, *(abs(math.remainder(f, 2 * math.pi)) for f in attention.rotary), math.pi]
+    near = [(a, b) for a, b in itertools.combinations(sorted(angles), 2) if SAME_ANGLE < b - a < MIN_ANGLE]
+    if near:
+        raise NoGapError(f"rotary: angles {near[0][0]!r} and {near[0][1]!r} (modulo sign and 2 pi) differ, but too little to be measured")
     s = scores(replace(attention, score="softmax"), parameters, *project(attention, parameters, x)[:2])
     if not shift_is_seen(attention):
         s = s - s.mean(-1, keepdim=True)
-    typical = s.abs().transpose(0, 1).flatten(1).median(1).values.max().item()
-    if typical > MAX_SCORE:
-        raise NoGapError(f"parameters: the scores saturate (a head's differ by {typical:.1e}), which hides what moves them; scale W_Q or W_K down")
+    typical = s.abs().transpose(0, 1).flatten(1).median(1).values
+    if not typical.max() < MAX_SCORE:
+        raise NoGapError(f"parameters: the scores saturate (they differ by {typical.max():.1e}), which hides what moves them; "
+                         "scale W_Q or W_K down")
+    if typical.min() < MIN_SCORE:
+        raise NoGapError(f"parameters: the scores vanish (they differ by {typical.min():.1e}), which hides what moves them; "
+                         "scale W_Q or W_K up")
 
 
 def plan(attention):
@@ -183,8 +201,8 @@ def plan(attention):
     outputs freely; where inputs are single numbers, for enough of those. As many as make more such rows than columns.
     """
     a = attention
-    length = 6 + 2 * len(a.rotary) + min(a.E // a.H, 32) + 4 * a.H * (a.input_rank == 1)
-    seen = range(1, length + 1) if a.causal else [length] * length
+    length = 6 + 2 * len(a.rotary) + min(a.E // a.H, 32) + 2 * a.H * (a.input_rank == 1)
+    seen = range(1, length + 1) if a.causal else [length] * (2 if a.input_rank == 1 else length)  # equal queries see alike
     rows = sum(min(a.E, a.H * (keys - 1)) for keys in seen)
     columns = sum(math.prod(shape) for name, shape in a.shapes.items() if name not in OUTPUT)
     return math.ceil(1.1 * columns / rows + (a.H * a.C + 1) / length) + 1, length
@@ -201,16 +219,19 @@ def measure(attention, *, seed=0, parameters=None):
     Raises ValueError where a parameter is missing, of another shape or not finite, and NoGapError where the singular
     values have no gap to cut at.
     """
+    require_size("seed", seed, 0)
     parameters = attention.random_parameters(seed) if parameters is None else parameters
-    attention.check_parameters(parameters)
-    parameters = {name: parameters[name].to("cpu", torch.float64) for name in attention.shapes}
+    parameters = attention.check_parameters(parameters)
     scale = input_scale(attention, parameters)
-    _refuse_saturated(attention, parameters, random_inputs(attention, 16, 8, seed, scale=scale))
+    _refuse_what_rounding_hides(attention, parameters, random_inputs(attention, 16, 8, seed, scale=scale))
     batch, length = plan(attention)
     for attempt in range(MAX_ATTEMPTS):
         Z, B = jacobian_blocks(attention, parameters, random_inputs(attention, batch, length, seed + 1, scale=scale))
+        if not (torch.isfinite(Z).all() and torch.isfinite(B).all()):
+            raise NoGapError("parameters: the outputs or their derivatives overflow")
         spectrum, rank, gap, null = _decompose(Z, B, seed)
-        residual = _largest_change(null, *jacobian_blocks(attention, parameters, random_inputs(attention, 2, 2 * length, seed + 2, scale=scale)))
+        fresh = random_inputs(attention, 2 if attention.input_rank > 1 else batch, 2 * length, seed + 2, scale=scale)
+        residual = _largest_change(null, *jacobian_blocks(attention, parameters, fresh))
         if residual < MAX_RESIDUAL:
             names = _name_directions(attention, parameters, *null)
             return Measurement(attention.parameters, rank, attention.parameters - rank, gap, spectrum, residual, batch, length, names)
