@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 from pairing import NOTEBOOKS, chapters, read_source
 
 CELL_TIMEOUT = 120   # seconds, as in the tests and in the book
+QUIET = ["--log-level=ERROR"]   # a kernel warns that it talks without encryption, to this machine itself
 
 
 def name_cells(notebook):
@@ -48,7 +49,7 @@ def execute(chapter, folder=NOTEBOOKS):
     """Run one chapter from its .py and write its .ipynb."""
     notebook = read_source(folder / f"{chapter}.py")
     client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_name="python3", record_timing=False, coalesce_streams=True,
-                            resources={"metadata": {"path": str(folder)}})
+                            extra_arguments=QUIET, resources={"metadata": {"path": str(folder)}})
     client.execute()
     name_cells(notebook)
     tidy(notebook)
@@ -58,7 +59,11 @@ def execute(chapter, folder=NOTEBOOKS):
 
 
 def main(prefixes):
-    wanted = [c for c in chapters() if (NOTEBOOKS / f"{c}.py").exists() and c.startswith(tuple(prefixes) or "")]
+    known = [c for c in chapters() if (NOTEBOOKS / f"{c}.py").exists()]
+    for prefix in prefixes:
+        if not any(c.startswith(prefix) for c in known):
+            sys.exit(f"no chapter's name begins with {prefix!r}; there are {', '.join(known)}")
+    wanted = [c for c in known if c.startswith(tuple(prefixes) or "")]
     with ProcessPoolExecutor(max_workers=min(4, os.cpu_count())) as pool:
         for chapter in pool.map(execute, wanted):
             print(f"notebooks/{chapter}.ipynb")

@@ -135,6 +135,9 @@ def test_bad_input_is_named():
     for ids in ([0, len(corpus.vocabulary)], [-1], torch.tensor([0.5])):
         with pytest.raises(ValueError, match="ids"):
             corpus.decode(ids)
+    for ids in ("Ada", "", None, [None], ["A"], [[1], [2, 3]], [2 ** 70], {"a": 1}):
+        with pytest.raises(ValueError, match="^ids=" + re.escape(repr(ids))):
+            corpus.decode(ids)
     with pytest.raises(ValueError, match="name='shakespeare'"):
         load_corpus("shakespeare")
 
@@ -216,6 +219,22 @@ def test_no_network_says_what_to_do(small, monkeypatch, failure):
     with pytest.raises(CorpusError, match="ATTNID_DATA"):
         load_corpus("tiny_shakespeare")
     assert no_files(small[0].parent)
+
+
+@pytest.mark.parametrize("name", ["a_file", "absent"])
+def test_given_folder_that_is_none_is_named(small, tmp_path, monkeypatch, name):
+    load_corpus("tiny_shakespeare")  # now in the cache, which does not hide the mistake
+    (tmp_path / "a_file").write_bytes(SMALL)
+    monkeypatch.setenv("ATTNID_DATA", str(tmp_path / name))
+    with pytest.raises(CorpusError, match=f"ATTNID_DATA='{tmp_path / name}' is not a folder: set it to"):
+        load_corpus("tiny_shakespeare")
+
+
+def test_given_folder_without_the_file_is_mentioned(small, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNID_DATA", str(tmp_path))
+    serve(monkeypatch, TimeoutError("slow"), small[1])
+    with pytest.raises(CorpusError, match=f"slow.*ATTNID_DATA='{tmp_path}' was looked at: it has no tinyshakespeare.txt or input.txt"):
+        load_corpus("tiny_shakespeare")
 
 
 def test_cache_that_cannot_be_made(small, tmp_path):

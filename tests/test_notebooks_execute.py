@@ -1,8 +1,11 @@
+import sys
+
 import nbformat
 import pytest
 
-from execute import execute
-from pairing import problems
+from attnid.__main__ import main as command
+from execute import execute, main
+from pairing import chapters, problems
 from test_pairing import SOURCE
 
 
@@ -41,3 +44,23 @@ def test_a_failing_chapter_leaves_the_last_notebook_whole(folder):
         execute("01_pair", folder)
     assert (folder / "01_pair.ipynb").read_bytes() == before
     assert sorted(path.name for path in folder.iterdir()) == ["01_pair.ipynb", "01_pair.py"]
+
+
+def test_executing_prints_nothing(tmp_path, capfd):
+    (tmp_path / "01_pair.py").write_text(SOURCE)
+    execute("01_pair", tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("prefixes", [["99"], ["01", "99"]])
+def test_prefix_of_no_chapter_is_an_error(prefixes):
+    with pytest.raises(SystemExit, match=f"'99'.*{', '.join(chapters())}"):
+        main(prefixes)
+
+
+@pytest.mark.parametrize("words", ["bogus", "measure 1", "plain", "plain 3", "plain 3 x", "plain 3 0", "plain 3 4 5"])
+def test_wrong_words_on_the_command_line_are_a_usage_error(monkeypatch, capsys, words):
+    monkeypatch.setattr(sys, "argv", ["attnid", "bench", *words.split()])
+    with pytest.raises(SystemExit) as refusal:
+        command()
+    assert refusal.value.code == 2 and "usage: python -m attnid " in capsys.readouterr().err

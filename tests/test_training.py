@@ -138,6 +138,31 @@ def test_history_and_modes():
     assert model.training
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("mode", [True, False])
+def test_interrupted_run_leaves_the_mode(mode, error):
+    def stop(step, loss, model, optimizer):
+        raise error
+    model = GPT(SMALL).train(mode)
+    with pytest.raises(error):
+        train(model, CORPUS, SETTINGS, on_step=stop)
+    assert model.training == mode
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_loss_that_is_not_finite_stops_the_run(value):
+    def spoil(step, loss, model, optimizer):
+        seen.append(step)
+        if step == 2:
+            with torch.no_grad():
+                model.transformer.ln_f.weight.fill_(value)
+            kept.append(model.transformer.wpe.weight.clone())
+    model, seen, kept = GPT(SMALL).eval(), [], []
+    with pytest.raises(ArithmeticError, match="loss=(nan|inf): .*step=3"):
+        train(model, CORPUS, SETTINGS, on_step=spoil)
+    assert seen == [0, 1, 2] and not model.training and torch.equal(model.transformer.wpe.weight, kept[0])
+
+
 def test_model_too_small_for_the_corpus_is_named():
     with pytest.raises(ValueError, match="vocab_size=5"):
         train(GPT(GPTConfig(5, 16, 1, 2, 8)), CORPUS, SETTINGS)

@@ -54,7 +54,7 @@ def _inputs(attention, parameters, sequences, tokens):
 def child(name, *arguments):
     """Run one side in this process and print what it measured, its peak memory (MiB) included, as JSON."""
     torch.func.vmap(torch.func.jacrev(torch.sin))(torch.zeros(2))  # first use is not what is measured
-    result = measured_rank() if name == "measure" else plain_rank(*map(int, arguments))
+    result = measured_rank() if name == "measure" else plain_rank(*arguments)
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
     print(json.dumps(result | {"peak": kilobytes / 1024}))
 

@@ -53,8 +53,11 @@ class Corpus:
         return torch.tensor(_encode(text, self.vocabulary), dtype=torch.int64)
 
     def decode(self, ids):
-        """Token numbers, a tensor (n,) or a list -> text. ValueError for a number outside the vocabulary."""
-        ids = torch.as_tensor(ids).reshape(-1).tolist()
+        """Token numbers, a tensor (n,) or a list -> text. ValueError for anything else, or a number outside the vocabulary."""
+        try:
+            ids = torch.as_tensor(ids).reshape(-1).tolist()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"ids={ids!r}: must be a tensor or a list of token numbers") from error
         wrong = [i for i in ids if not (isinstance(i, int) and 0 <= i < len(self.vocabulary))]
         if wrong:
             raise ValueError(f"ids: {wrong[0]!r} is not a token number from 0 to {len(self.vocabulary) - 1}")
@@ -66,7 +69,8 @@ def load_corpus(name):
 
     Tiny Shakespeare is read from the folder that the environment variable ATTNID_DATA names (tinyshakespeare.txt or
     input.txt), else from the user's cache folder, else downloaded into that folder, once. Its size and sha256 are checked
-    wherever it lies. CorpusError when it cannot be had or is not the right text. The embedded text needs no file.
+    wherever it lies. CorpusError when it cannot be had, is not the right text, or ATTNID_DATA names no folder. The embedded
+    text needs no file.
     """
     if name == "tiny_shakespeare":
         return _corpus(name, _shakespeare(), None)
@@ -94,11 +98,13 @@ def _encode(text, vocabulary):
 
 def _shakespeare():
     cache = Path(platformdirs.user_cache_dir("attnid"))
-    folders = [Path(os.environ["ATTNID_DATA"])] if os.environ.get("ATTNID_DATA") else []
-    for path in [folder / file for folder in (*folders, cache) for file in FILE_NAMES]:
+    given = os.environ.get("ATTNID_DATA")
+    if given and not os.path.isdir(given):
+        raise CorpusError(f"ATTNID_DATA={given!r} is not a folder: set it to the folder that holds {FILE_NAMES[0]}, or unset it")
+    for path in [Path(folder) / file for folder in (given, cache) if folder for file in FILE_NAMES]:
         if os.path.isfile(path):
             return _read(path)
-    return _download(cache / FILE_NAMES[0]).decode()
+    return _download(cache / FILE_NAMES[0], given).decode()
 
 
 def _read(path):
@@ -118,8 +124,9 @@ def _checked(content, where, what_to_do):
     return content
 
 
-def _download(path):
-    elsewhere = f"fetch {SHAKESPEARE_URL} by other means as {FILE_NAMES[0]}, and set ATTNID_DATA to its folder"
+def _download(path, given):
+    looked = f" (ATTNID_DATA={given!r} was looked at: it has no {' or '.join(FILE_NAMES)})" if given else ""
+    elsewhere = f"fetch {SHAKESPEARE_URL} by other means as {FILE_NAMES[0]}, and set ATTNID_DATA to its folder{looked}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

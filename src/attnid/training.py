@@ -87,24 +87,27 @@ def train(model, corpus, settings, *, on_step=None):
     loss[i] is the loss in nats per token of the batch of step[i], before that step. on_step(step, loss, model, optimizer) is
     called after each step, the step's (clipped) gradients still in place; it may evaluate, or move weights, without
     changing the batches. The same seed gives the same run, bit for bit on one machine with one number of threads, and to
-    rounding elsewhere. The global generator is left as it was. ValueError when the corpus has more
-    characters than the model has tokens, or is not longer than a block.
+    rounding elsewhere. The global generator and the model's mode are left as they were, also by an error or an interrupt.
+    ValueError when the corpus has more characters than the model has tokens, or is not longer than a block. ArithmeticError at
+    the first loss that is not finite, before that step moves a weight.
     """
     needed, size, T = len(corpus.vocabulary), model.config.vocab_size, model.config.block_size
     require(needed <= size, "vocab_size", size, f"{corpus.name} needs {needed}")
     batches = torch.Generator().manual_seed(settings.seed)
     optimizer, history, was_training = make_optimizer(model, settings), {"step": [], "loss": []}, model.training
-    with torch.random.fork_rng(devices=_cuda_devices(model)):
-        torch.manual_seed(settings.seed)  # dropout has no generator of its own
-        model.train()
-        for step in range(settings.steps):
-            loss = _step(model, optimizer, get_batch(corpus.train, T, settings.batch_size, batches), step, settings)
-            history["step"].append(step)
-            history["loss"].append(loss)
-            if on_step is not None:
-                on_step(step, loss, model, optimizer)
-            _show_progress(step + 1, settings.steps, loss)
-    model.train(was_training)
+    try:
+        with torch.random.fork_rng(devices=_cuda_devices(model)):
+            torch.manual_seed(settings.seed)  # dropout has no generator of its own
+            model.train()
+            for step in range(settings.steps):
+                loss = _step(model, optimizer, get_batch(corpus.train, T, settings.batch_size, batches), step, settings)
+                history["step"].append(step)
+                history["loss"].append(loss)
+                if on_step is not None:
+                    on_step(step, loss, model, optimizer)
+                _show_progress(step + 1, settings.steps, loss)
+    finally:
+        model.train(was_training)
     return history
 
 
@@ -114,11 +117,14 @@ def _step(model, optimizer, batch, step, settings):
     x, y = (part.to(_device(model)) for part in batch)
     optimizer.zero_grad(set_to_none=True)
     _, loss = model(x, y)
+    value = loss.item()
+    if not math.isfinite(value):
+        raise ArithmeticError(f"loss={value}: is not finite, at step={step}; a smaller learning_rate may help")
     loss.backward()
     if settings.grad_clip:
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip)
     optimizer.step()
-    return loss.item()
+    return value
 
 
 class Evaluation(NamedTuple):
