@@ -490,8 +490,8 @@ print("each of two squares is zero, that of their sum is the identity")
 # ```{admonition} Answer
 # :class: dropdown
 #
-# On the line $M(t) = M - t^2\, W_K^\top T^2 W_Q$, so $L(t) = L - t^2 \langle G, W_K^\top T^2 W_Q \rangle + O(t^4)$. Where $G = 0$, at a stationary point of the loss in $M$, it vanishes, and
-# the $D^2$ null directions lie in the null space of the Hessian. Elsewhere it need not, and can have either sign: a null direction of the Jacobian is not a flat direction of the loss away from a minimum. The cell takes the second derivative by nested
+# On the line $M(t) = M - t^2\, W_K^\top T^2 W_Q$, so $L(t) = L - t^2 \langle G, W_K^\top T^2 W_Q \rangle + O(t^4)$. At a stationary point of the loss in the weights
+# $W_K G = 0$, so it vanishes, even if $G \ne 0$; the gradient is zero all along the orbit, so the $D^2$ null directions lie in the null space of the Hessian. Elsewhere it need not, and can have either sign: a null direction of the Jacobian is not a flat direction of the loss away from a stationary point. The cell takes the second derivative by nested
 # automatic differentiation and compares, for $T$ and for the direction $T = I$.
 # ```
 

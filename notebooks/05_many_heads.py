@@ -338,7 +338,7 @@ errors = {name: best_errors(M, [E // H for H in heads]) for name, M in targets.i
 # \varepsilon^2 = 2 \cdot \text{share} - 1 .
 # $$
 #
-# For this target the share is bought with error, one for one. A matrix of independent normal entries is a little easier, and a spectrum
+# For this target the share is bought with error: a point of share costs two of squared error. A matrix of independent normal entries is a little easier, and a spectrum
 # that falls off is easier still. We check all of this, and that weights of width $D$ read off the truncated decomposition do attain
 # $\varepsilon_D$.
 

@@ -328,7 +328,7 @@ assert measure(grouped, parameters=p).nullity == 2 * G * D ** 2 == 36
 # (H + G) D E - G D^2 = H D E + G D (E - D),
 # $$
 #
-# *falls* with $G$. A larger share of fewer weights is not by itself an advantage, and we should not read the table above as an argument for sharing keys; the argument for that is memory.
+# *falls* as $G$ falls. A larger share of fewer weights is not by itself an advantage, and we should not read the table above as an argument for sharing keys; the argument for that is memory.
 #
 # ## Exercises
 #

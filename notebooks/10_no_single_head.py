@@ -267,7 +267,7 @@ for name, (E_, H) in models.items():
 
 # %% [markdown]
 # The first two are those of {cite:t}`vaswani2017`; the GPT-2 sizes are the presets of {cite:t}`karpathy2022`. Rounding up makes the single
-# head identify a few numbers too many, except where $E^2 (2 - 1/H)$ happens to be a square. GPT-2 XL, with its odd 25 heads, is such a
+# head identify somewhat too many numbers, except where $E^2 (2 - 1/H)$ happens to be a square. GPT-2 XL, with its odd 25 heads, is such a
 # case: $2 - 1/25 = (7/5)^2$, and $E_0 = 2240$ matches exactly. At sizes that we can measure:
 
 # %% tags=["claim-sec-4.10"]
@@ -408,13 +408,13 @@ figures.segments(drawn)
 # ## Exercises
 #
 # **1.** Compare at equal budget instead: give a single head without an output matrix as many weights as the multi-head layer has, $3E_0^2 =
-# 4E^2$. How many numbers does it identify?
+# 4E^2$. How many numbers does it identify at full width $D' = E_0$?
 #
 # ```{admonition} Answer
 # :class: dropdown
 #
 # $2E_0^2 = \frac83 E^2$, two thirds of its weights. That is less than $3E^2$, so two heads of the usual width are ahead even at the same
-# number of weights, on narrower tokens. With an output matrix it is worse: $4E_0^2 = 4E^2$ leaves $2E^2$.
+# number of weights. (Narrow heads on wider tokens do better: $D' = 1$ and $E_0 = 2E - 1$ identify $4E^2 - 2$ of $4E^2 - 1$; the price is the tokens.) With an output matrix it is worse: $4E_0^2 = 4E^2$ leaves $2E^2$.
 # ```
 
 # %% tags=["hide-cell"]
