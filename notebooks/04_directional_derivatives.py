@@ -292,14 +292,15 @@ assert (T_queries @ p["W_Q"] - dW_Q).norm() < 1e-8 * dW_Q.norm()
 print("one T for queries and keys, to 1e-8: True")
 
 # %% [markdown]
-# **The second order.** The change on a straight line is $t^2\, \delta W_K^\top \delta W_Q$ with no remainder: we check it at $t = 1$, a step as long as the weights
-# themselves. The same cell decides the sign in the paper's formula.
+# **The second order.** The change on a straight line is $t^2\, \delta W_K^\top \delta W_Q$ with no remainder: we check it at $t = 1$, a step longer than the
+# weights themselves. The same cell decides the sign in the paper's formula.
 
 # %% tags=["claim-cor-4.5"]
 W_Q, W_K, S = p["W_Q"][0], p["W_K"][0], normal(D, D)
 dW_Q, dW_K = paper_directions(S, W_Q, W_K)
 change = (W_K + dW_K).mT @ (W_Q + dW_Q) - W_K.mT @ W_Q
 T = T_from_S(S, W_Q, W_K)
+assert torch.stack((dW_Q, dW_K)).norm() > torch.stack((W_Q, W_K)).norm()
 assert (change + W_K.mT @ T @ T @ W_Q).norm() < 1e-12 * change.norm()
 (U_Q, sigma_Q, Vh_Q), (U_K, sigma_K, Vh_K) = (torch.linalg.svd(W, full_matrices=False) for W in (W_Q, W_K))
 printed = Vh_K.mT @ S @ (U_Q / sigma_Q).mT @ (U_K / sigma_K) @ S @ Vh_Q
@@ -402,7 +403,7 @@ print("wrong sign, one half: visible; (T W_Q, -T^T W_K): not")
 # its image orthogonal to that of $W_K$, which leaves $(D - r_K) \times (D - r_Q)$ free entries.
 # ```
 #
-# At full rank both numbers are $D^2$. Lower one rank by one, $r_Q = D - 1$, and the null space has $D^2 + E - D$ dimensions while the family $T$ still makes $D^2$. The
+# For $D \le E$ and full rank both numbers are $D^2$ (for $D > E$ both are $2DE - E^2$). With $D \le E$, lower one rank by one, $r_Q = D - 1$, and the null space has $D^2 + E - D$ dimensions while the family $T$ still makes $D^2$. The
 # $E - D$ new directions have a plain meaning. Some unit vector $u$ has $u^\top W_Q = 0$: no query has a component along $u$. So the keys may do there as they please:
 # $\delta W_K = u w^\top$ with any $w \in \mathbb{R}^E$, and the product stays the same for steps of any length. There are $E$ such $w$; those in the row space of $W_K$, $D$ dimensions, were in the family already.
 

@@ -60,7 +60,7 @@
 #
 #    with a nonsingular $A$ that commutes with $R$, that is, $A R = R A$. This $A$ is unique.
 # 2. In particular, $B^\top R_\delta A = R_\delta$ for all $\delta \in \Delta$ forces $B = A^{-\top}$ and $A R = R A$.
-# 3. The unidentified directions in $(W_Q, W_K)$ are $(S W_Q, -S^\top W_K)$ with $S$ in the **commutant** of $R$, the linear space
+# 3. If $N \neq 0$ and attention is causal, the unidentified directions in $(W_Q, W_K)$ are $(S W_Q, -S^\top W_K)$ with $S$ in the **commutant** of $R$, the linear space
 #    $\{ S : S R = R S \}$. Their number is its dimension.
 # ```
 #
@@ -352,8 +352,8 @@ for frequencies in patterns.values():
 # %% [markdown]
 # ## What a finite sequence notices
 #
-# Equal frequencies merge planes into one class and unequal ones do not, however close. No computer sees it that way: two planes with angles
-# $10^{-6}$ apart are the same to a sequence of a hundred tokens. So the exact answer is the limit of a graded one, and the grades can be computed.
+# Equal frequencies merge planes into one class and unequal ones do not, however close. In practice it is a matter of degree: two planes with
+# angles $10^{-6}$ apart differ by $10^{-4}$ at most over a hundred tokens. So the exact answer is the limit of a graded one, and the grades can be computed.
 # A direction $S$ changes $R_\delta$ by $R_\delta S - S R_\delta$, to first order. Let $S$ act from plane $j$ to plane $i$ only, either as a complex number or as
 # one after a mirror image, so that there are $2 + 2$ real dimensions for each of the $(D/2)^2$ pairs. Since planes turn by complex units, the change at offset
 # $\delta$ has the size of $S$ times
@@ -388,7 +388,7 @@ assert (explicit - formula).abs().max() < 1e-7 and len(formula) == 64
 
 # %% [markdown]
 # Now the real ladders $\theta_i = \text{base}^{-2i/D}$ with $D = 128$, for the bases $10^4$ (the original, kept by Llama 2) and $5 \cdot 10^5$ (chosen
-# for longer texts, by Llama 3 among others). We call a direction of unit size *practically idle* at tolerance $\varepsilon$ if its root mean square is below $\varepsilon$.
+# for longer texts, by Llama 3 among others). We call a direction of unit size *practically idle* at tolerance $\varepsilon$ if this root mean square change of $R_\delta$ is below $\varepsilon$.
 
 # %%
 lengths = [2 ** k for k in range(18)]
@@ -405,8 +405,9 @@ for name, counts in curves.items():
     assert counts[0] == 128 ** 2 and counts[17] == 128 and counts == sorted(counts, reverse=True)
 reached = [lengths[counts.index(128)] for counts in curves.values()]
 assert reached == [128, 1024, 4096, 32768]
+assert 9 < practically_idle(5e5, 1e-2)[8] / 128 < 11
 
-# %% mystnb={"image": {"alt": "Left: a square heat map over pairs of 64 planes. It is bright, of order one, along the edges of fast planes, and falls to below one in a hundred thousand in the corner of slow planes and along the diagonal; a white line marks one in a thousand. Right: four falling curves against sequence length on logarithmic axes, all starting at 16,384 and ending at 128; those for the larger base and the looser tolerance arrive later."}, "figure": {"caption": "Left: root mean square change of the scores when plane $j$ is mixed into plane $i$ as a complex number, base $5 \\cdot 10^5$ and $L = 256$; the white line is $10^{-3}$. Right: the directions of $\\mathfrak{gl}(128)$ that move the scores by less than a tolerance, between no rotation ($D^2$) and the exact count ($D$).", "name": "fig-rotary-idle"}}
+# %% mystnb={"image": {"alt": "Left: a square heat map over pairs of 64 planes. It is bright, of order one, along the edges of fast planes, and falls to below one in a hundred thousand in the corner of slow planes and along the diagonal; a white line marks one in a thousand. Right: four falling curves against sequence length on logarithmic axes, all starting at 16,384 and ending at 128; those for the larger base and the looser tolerance arrive later."}, "figure": {"caption": "Left: root mean square change of $R_\\delta$, relative to the size of $S$, when plane $j$ is mixed into plane $i$ as a complex number, base $5 \\cdot 10^5$ and $L = 256$; the white line is $10^{-3}$. Right: the directions of $\\mathfrak{gl}(128)$ that change $R_\\delta$ by less than a tolerance, between no rotation ($D^2$) and the exact count ($D$).", "name": "fig-rotary-idle"}}
 figures.rotary_idle_directions(sensitivity(ladder(5e5, 128), 256)[0], 1e-3, lengths, curves, (128, 128 ** 2))
 
 # %% [markdown]
@@ -506,7 +507,7 @@ assert 4 ** 2 + 2 ** 2 + 2 * 3 ** 2 == 38 == count(layer).terms["query-key maps"
 # :class: dropdown
 #
 # Multiply the rows of plane $i$ of $W_Q$ by $\alpha_i = (\|K_i\| / \|Q_i\|)^{1/2}$ and divide those of $W_K$ by it. The phases turn the two Gram matrices of a plane alike and leave these totals alone, so $D/2$ balances
-# are all that $D$ dimensions can buy: the rest of $W_Q W_Q^\top$ and $W_K W_K^\top$ is as identified as anything.
+# are all that $D$ dimensions can buy: the rest of $W_Q W_Q^\top$ and $W_K W_K^\top$ is identified up to the phases.
 # ```
 
 # %% tags=["hide-cell"]

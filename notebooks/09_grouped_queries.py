@@ -347,13 +347,13 @@ print(number)
 assert max(number, key=number.get) == min(share, key=share.get) == 8 and number[8] == 480 and number[1] == 284
 
 # %% [markdown]
-# **2.** {cite:t}`ainslie2023` turn a plain layer into a grouped one by averaging the key heads of each group, and train on. Is the result determined by the function of the plain layer?
+# **2.** {cite:t}`ainslie2023` turn a plain layer into a grouped one by averaging the key and value heads of each group, and train on. Is the result determined by the function of the plain layer?
 #
 # ```{admonition} Answer
 # :class: dropdown
 #
 # No. Each key head is written in a basis of its own, which the function does not fix ({prf:ref}`lem-invariance`). Two plain layers with the same outputs have different averages. Averaging assumes that the bases agree; one could align them first.
-# With rotary positions only a scale and a phase for each plane are left to differ.
+# With rotary positions only a scale and a phase for each plane are left to differ in the keys; the values keep all their $C^2$.
 # ```
 
 # %% tags=["hide-cell"]

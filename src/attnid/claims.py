@@ -90,7 +90,7 @@ THEORY = (
     Claim("cor-4.4", "Corollary 4.4", "These directions form a linear space of dimension $D^2$, and there are no others.",
           "confirmed", ("cor-dimension",), "04_directional_derivatives", FOUR, _counts(Attention(6, 1, head_dim=2), Attention(6, 1, head_dim=6)),
           (8, 72), ("04_directional_derivatives#claim-cor-4.4", "tests/test_generators.py::test_generators_span_what_is_measured_to_be_null")),
-    Claim("cor-4.5", "Corollary 4.5", "$(W_Q, -W_K)$ is one of them; along the null line of $T$ the product changes by $-t^2 W_K^\\top T^2 W_Q$.",
+    Claim("cor-4.5", "Corollary 4.5", "$(W_Q, -W_K)$ is a null direction; along the null line of $T$ the product changes by $-t^2 W_K^\\top T^2 W_Q$.",
           "corrected", ("cor-straight-line", "prop-second-order"), "04_directional_derivatives", ("identity",), evidence.straight_line, (),
           ("04_directional_derivatives#claim-cor-4.5", "tests/test_claims.py::test_each_claim_holds"), "",
           "The proof interchanges the labels of the two variations, and the second-order term after it has a plus sign where a minus belongs."),

@@ -33,10 +33,9 @@ class NoGapError(ValueError):
 @dataclass(frozen=True)
 class Measurement:
     """What `measure` saw. `gap` is the last kept over the first dropped singular value; `residual` the largest relative
-    change of a fresh sequence's outputs along any dropped direction; `sequences` how many were
-    used before that one, of `tokens` tokens.
-    `spectrum` holds all singular values, largest first, the output's columns projected out of the others; `null_space` the
-    dropped directions, name -> (nullity, *shape)."""
+    change of fresh sequences' outputs along any dropped direction; `sequences` how many were used before those, of
+    `tokens` tokens. `spectrum` holds all singular values, largest first, the output's columns projected out of the others;
+    `null_space` the dropped directions, name -> (nullity, *shape)."""
 
     parameters: int
     rank: int
@@ -225,7 +224,7 @@ def measure(attention, *, seed=0, parameters=None):
     scale = input_scale(attention, parameters)
     _refuse_what_rounding_hides(attention, parameters, random_inputs(attention, 16, 8, seed, scale=scale))
     batch, length = plan(attention)
-    for attempt in range(MAX_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         Z, B = jacobian_blocks(attention, parameters, random_inputs(attention, batch, length, seed + 1, scale=scale))
         if not (torch.isfinite(Z).all() and torch.isfinite(B).all()):
             raise NoGapError("parameters: the outputs or their derivatives overflow")
