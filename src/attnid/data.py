@@ -5,7 +5,6 @@ import http.client
 import math
 import os
 import re
-import tempfile
 import urllib.request
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import platformdirs
 import torch
+
+from .files import write_whole
 
 NAMES = ("tiny_shakespeare", "embedded")
 
@@ -138,24 +139,10 @@ def _download(path, given):
         raise CorpusError(f"tiny Shakespeare could not be downloaded ({error}): try again with a network, or {elsewhere}") from error
     _checked(content, f"what {SHAKESPEARE_URL} sent", f"try again, or {elsewhere}")
     try:
-        _write_whole(path, content)
+        write_whole(path, content)
     except OSError as error:
         raise CorpusError(f"the cache folder {path.parent} cannot be written ({error}): make it writable, or {elsewhere}") from error
     return content
-
-
-def _write_whole(path, content):
-    # beside its final place first: whoever reads `path` finds all of it or nothing
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        os.unlink(part)
-        raise
 
 
 # ---- the embedded text: sentences from a small source with integer weights

@@ -160,6 +160,18 @@ def head_weights(model, layer, *, dtype=None):
                 for name, part in _head_views(model, layer).items()}
 
 
+def query_key(model, part="weight", *, gradient=False):
+    """Queries' and keys' weights of every head, W_Q and W_K (layers, H, D, E), or with part="bias" their biases (layers, H, D).
+
+    Float64 copies on the CPU, of the gradients where `gradient` is set. ValueError for a model without biases.
+    """
+    H, D, E = model.config.n_head, model.config.head_dim, model.config.n_embd
+    require(part == "weight" or model.config.bias, "part", part, "this model has no biases")
+    tensors = [getattr(block.attn.c_attn, part) for block in model.transformer.h]
+    fused = torch.stack([(t.grad if gradient else t).detach()[:2 * E] for t in tensors]).cpu().double()
+    return fused.view(len(tensors), 2, H, D, *fused.shape[2:]).unbind(1)
+
+
 def set_head_weights(model, layer, **weights):
     """Copy weights, with names and shapes as head_weights gives them, into layer `layer` in place; the rest stays as it is.
 

@@ -1,16 +1,21 @@
 """One training run: batches, the learning rate, a step, evaluation. Each random thing has a generator of its own."""
 
+import io
 import math
+import os
 import sys
-from dataclasses import KW_ONLY, dataclass
+import time
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from .checks import is_finite, require, require_size
+from .files import write_whole
 
 OPTIMIZERS = ("adamw", "sgd")
+PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
 
 @dataclass(frozen=True)
@@ -76,56 +81,178 @@ def make_optimizer(model, settings):
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    fused = _device(model).type in ("cpu", "cuda")
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas)
-    return torch.optim.SGD(groups, lr=settings.learning_rate)
+        return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=fused)
+    return torch.optim.SGD(groups, lr=settings.learning_rate, fused=fused)
 
 
-def train(model, corpus, settings, *, on_step=None):
+# ---- a run
+
+class Run:
+    """A run on its way: the model, its optimizer and loss scaler, the generator of its batches, and the step it has reached.
+
+    precision is one of PRECISIONS: the format of the products in a step, "float64" that of the model as a whole. compiled
+    sends the model through torch.compile. `advance` makes one step; `state_dict` is all that a later `load_state_dict`
+    needs to go on with the same numbers, the global generators (which draw the dropout) included. ValueError when
+    the corpus has more characters than the model has tokens, or is not longer than a block, or for another precision.
+    """
+
+    def __init__(self, model, corpus, settings, *, precision="float32", compiled=False):
+        needed, size, T = len(corpus.vocabulary), model.config.vocab_size, model.config.block_size
+        require(needed <= size, "vocab_size", size, f"{corpus.name} needs {needed}")
+        require(len(corpus.train) > T, "tokens", len(corpus.train), f"must be more tokens than block_size={T}")
+        require(precision in PRECISIONS, "precision", precision, f"must be one of {PRECISIONS}")
+        self.model = model.double() if precision == "float64" else model
+        self.corpus, self.settings, self.precision = corpus, settings, precision
+        self.forward = torch.compile(model) if compiled else model
+        self.optimizer = make_optimizer(model, settings)
+        self.scaler = torch.amp.GradScaler(_device(model).type, enabled=precision == "float16")
+        self.batches = torch.Generator().manual_seed(settings.seed)
+        self.step = 0
+
+    def advance(self):
+        """One step: the loss of its batch before it, in nats per token. The gradients, clipped, stay in place.
+
+        ArithmeticError for a loss that is not finite, before a weight moves.
+        """
+        device, settings = _device(self.model), self.settings
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate_at(self.step, settings)
+        x, y = get_batch(self.corpus.train, self.model.config.block_size, settings.batch_size, self.batches)
+        self.optimizer.zero_grad(set_to_none=True)
+        half = self.precision in ("bfloat16", "float16")
+        with torch.autocast(device.type, getattr(torch, self.precision), enabled=half):
+            _, loss = self.forward(x.to(device), y.to(device))
+        value = loss.item()
+        if not math.isfinite(value):
+            raise ArithmeticError(f"loss={value}: is not finite, at step={self.step}; a smaller learning_rate may help")
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        if settings.grad_clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.grad_clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.step += 1
+        return value
+
+    def state_dict(self):
+        device = _device(self.model).type
+        return {
+            "step": self.step, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
+            "batches": self.batches.get_state(), "global": torch.get_rng_state(),
+            "device": getattr(torch, device).get_rng_state() if device in ("cuda", "mps") else None,
+        }
+
+    def load_state_dict(self, state):
+        self.step = state["step"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.batches.set_state(state["batches"])
+        torch.set_rng_state(state["global"])
+        if state["device"] is not None:
+            getattr(torch, _device(self.model).type).set_rng_state(state["device"])
+
+
+def train(model, corpus, settings, *, before_step=None, on_step=None, checkpoint=None, precision="float32", compiled=False):
     """Train the model in place on corpus.train. Returns the history: {"step": [...], "loss": [...]}.
 
-    loss[i] is the loss in nats per token of the batch of step[i], before that step. on_step(step, loss, model, optimizer) is
-    called after each step, the step's (clipped) gradients still in place; it may evaluate, or move weights, without
-    changing the batches. The same seed gives the same run, bit for bit on one machine with one number of threads, and to
+    loss[i] is the loss in nats per token of the batch of step[i], before that step. before_step(step, model) is called before
+    each step, and on_step(step, loss, model, optimizer) after it, its (clipped) gradients still in place; both may evaluate,
+    and on_step may move weights, without changing the batches. checkpoint is a Checkpoint: a run that was killed goes on
+    where its file left it. precision and compiled are as in Run.
+
+    The same seed gives the same run, bit for bit on one machine with one number of threads, stopped in between or not, and to
     rounding elsewhere. The global generator and the model's mode are left as they were, also by an error or an interrupt.
-    ValueError when the corpus has more characters than the model has tokens, or is not longer than a block. ArithmeticError at
-    the first loss that is not finite, before that step moves a weight.
+    Raises what Run and Checkpoint raise.
     """
-    needed, size, T = len(corpus.vocabulary), model.config.vocab_size, model.config.block_size
-    require(needed <= size, "vocab_size", size, f"{corpus.name} needs {needed}")
-    batches = torch.Generator().manual_seed(settings.seed)
-    optimizer, history, was_training = make_optimizer(model, settings), {"step": [], "loss": []}, model.training
+    run, history, was_training = Run(model, corpus, settings, precision=precision, compiled=compiled), {"step": [], "loss": []}, model.training
     try:
         with torch.random.fork_rng(devices=_cuda_devices(model)):
             torch.manual_seed(settings.seed)  # dropout has no generator of its own
             model.train()
-            for step in range(settings.steps):
-                loss = _step(model, optimizer, get_batch(corpus.train, T, settings.batch_size, batches), step, settings)
+            if checkpoint is not None:
+                checkpoint.resume(run, history)
+            progress = Progress(settings.steps, run.step)
+            while run.step < settings.steps:
+                step = run.step
+                if before_step is not None:
+                    before_step(step, model)
+                loss = run.advance()
                 history["step"].append(step)
                 history["loss"].append(loss)
                 if on_step is not None:
-                    on_step(step, loss, model, optimizer)
-                _show_progress(step + 1, settings.steps, loss)
+                    on_step(step, loss, model, run.optimizer)
+                if checkpoint is not None and run.step % checkpoint.every == 0 and run.step < settings.steps:
+                    checkpoint.save(run, history)
+                progress.show(run.step, loss)
     finally:
         model.train(was_training)
     return history
 
 
-def _step(model, optimizer, batch, step, settings):
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate_at(step, settings)
-    x, y = (part.to(_device(model)) for part in batch)
-    optimizer.zero_grad(set_to_none=True)
-    _, loss = model(x, y)
-    value = loss.item()
-    if not math.isfinite(value):
-        raise ArithmeticError(f"loss={value}: is not finite, at step={step}; a smaller learning_rate may help")
-    loss.backward()
-    if settings.grad_clip:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip)
-    optimizer.step()
-    return value
+@dataclass
+class Checkpoint:
+    """A file that lets a run go on: written whole every `every` steps, read when a run of the same settings starts again.
 
+    carried is whatever else must go on with it: an object with state_dict and load_state_dict, of plain numbers and tensors.
+    settings is a dict of plain values that names the run. ValueError for a file that is damaged, or of a run with
+    other settings: delete it to start over.
+    """
+
+    path: str | os.PathLike
+    every: int = 200
+    carried: object = None
+    settings: dict = field(default_factory=dict)
+
+    def save(self, run, history):
+        state = {"run": run.state_dict(), "history": history, "settings": self.settings}
+        if self.carried is not None:
+            state["carried"] = self.carried.state_dict()
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_whole(self.path, buffer.getvalue())
+
+    def resume(self, run, history):
+        """Put the run, its history and what is carried where the file left them; without a file leave them at the start."""
+        if not os.path.exists(self.path):
+            return
+        try:
+            state = torch.load(self.path, map_location="cpu", weights_only=True)
+            settings = state["settings"]
+        except Exception as error:  # a damaged file can raise nearly anything
+            raise ValueError(f"checkpoint={os.fspath(self.path)!r}: cannot be read ({type(error).__name__}); delete it to start over") from None
+        other = [key for key in {**settings, **self.settings} if settings.get(key) != self.settings.get(key)]
+        require(not other, "checkpoint", os.fspath(self.path), f"is of a run with another {', '.join(other)}; delete it to start over")
+        run.load_state_dict(state["run"])
+        history.update(state["history"])
+        if self.carried is not None:
+            self.carried.load_state_dict(state["carried"])
+
+
+class Progress:
+    """Steps done, loss and time left, on a terminal only: nothing of this gets into a stored output."""
+
+    def __init__(self, steps, done=0):
+        self.steps, self.first, self.start = steps, done, time.monotonic()
+
+    def show(self, done, loss):
+        if sys.stderr.isatty() and (done % 10 == 0 or done == self.steps):
+            left = (time.monotonic() - self.start) / (done - self.first) * (self.steps - done)
+            end = "\n" if done == self.steps else ""
+            print(f"\rstep {done} of {self.steps}, loss {loss:.3f}, {left:.0f} s left   ", end=end, file=sys.stderr, flush=True)
+
+
+def choose_precision(device):
+    """The format for a device's type: bfloat16 where a GPU has it natively, float16 (with a scaler) on an older one, float32 elsewhere."""
+    if torch.device(device).type != "cuda":
+        return "float32"
+    # without the second word a T4 says yes, by slow emulation
+    return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+
+
+# ---- evaluation
 
 class Evaluation(NamedTuple):
     """loss: the mean in nats per token; error: its standard error, from the spread between windows."""
@@ -169,9 +296,3 @@ def _device(model):
 
 def _cuda_devices(model):
     return [_device(model)] if _device(model).type == "cuda" else []
-
-
-def _show_progress(done, steps, loss):
-    # on a terminal only: nothing of this gets into a stored output
-    if sys.stderr.isatty() and (done % 10 == 0 or done == steps):
-        print(f"\rstep {done} of {steps}, loss {loss:.3f}", end="\n" if done == steps else "", file=sys.stderr, flush=True)

@@ -1,0 +1,225 @@
+"""The paper's experiments: presets (how large), cases (what is done to the weights), one run, and sweeps over many."""
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .checks import require, require_size
+from .conservation import head_metrics, with_bias
+from .data import load_corpus
+from .gpt import GPT, GPTConfig, head_weights, query_key, set_head_weights
+from .rebalancing import rebalance
+from .records import Record, provenance, read_record
+from .training import PRECISIONS, Checkpoint, TrainingConfig, choose_precision, evaluate, learning_rate_at, train
+
+RESULTS = Path("notebooks") / "results"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How large a run is: a corpus by name, the model's sizes, steps, and how often it is measured, evaluated and moved."""
+
+    corpus: str
+    model: dict
+    training: dict
+    measure_every: int = 10
+    evaluate_every: int = 500
+    move_every: int = 200
+
+
+PRESETS = {
+    "smoke": Preset("embedded", dict(block_size=32, n_layer=2, n_head=2, n_embd=16), dict(steps=100, batch_size=8, warmup=10), 5, 50, 20),
+    "laptop": Preset("tiny_shakespeare", dict(block_size=64, n_layer=4, n_head=4, n_embd=128), dict(steps=2000, batch_size=12)),
+    "paper": Preset("tiny_shakespeare", dict(block_size=256, n_layer=6, n_head=6, n_embd=384, dropout=0.2), dict(steps=5000, batch_size=64)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a run does: its optimizer's settings, and what happens to the weights every `move_every` steps.
+
+    move(model, optimizer) is that event. model overrides sizes of the preset, build(config, seed) makes the model, and
+    observe(model, part, gradient=) gives the factors that are measured, as query_key does: another parametrisation
+    of attention is another case.
+    """
+
+    title: str
+    training: dict
+    move: Callable = None
+    model: dict = field(default_factory=dict)
+    build: Callable = GPT
+    observe: Callable = query_key
+
+
+def rebalance_model(model, optimizer, *, moments="cleared"):
+    """Rebalance every head of a GPT in place, biases included. The optimizer's moments of the fused maps are then "cleared",
+    as in the paper, or "kept", which leaves them pointing along axes that the weights have left."""
+    for layer in range(model.config.n_layer):
+        names = ("W_Q", "W_K", "b_Q", "b_K") if model.config.bias else ("W_Q", "W_K")
+        weights = head_weights(model, layer)
+        set_head_weights(model, layer, **dict(zip(names, rebalance(*(weights[name] for name in names)))))
+    if moments == "cleared":
+        clear_moments(model, optimizer)
+
+
+def clear_moments(model, optimizer):
+    """Forget what the optimizer remembers of the fused query-key-value maps: its moments and its count of steps."""
+    for block in model.transformer.h:
+        for parameter in block.attn.c_attn.parameters():
+            optimizer.state.pop(parameter, None)
+
+
+ADAMW = dict(optimizer="adamw", learning_rate=1e-3, weight_decay=0.1)
+CASES = {
+    "sgd": Case("SGD", dict(optimizer="sgd", learning_rate=0.25, weight_decay=0.0)),
+    "sgd-decay": Case("SGD with decay", dict(optimizer="sgd", learning_rate=0.25, weight_decay=4e-4)),
+    "adamw": Case("AdamW", ADAMW),
+    "rebalanced": Case("AdamW, rebalanced", ADAMW, rebalance_model),
+    "cleared": Case("AdamW, state cleared", ADAMW, clear_moments),
+    "moved": Case("AdamW, rebalanced, state kept", ADAMW, partial(rebalance_model, moments="kept")),
+}
+RATES = (0.5, 0.25, 0.125, 0.0625)  # the paper's sweep, of case "sgd"
+
+
+class Recorder:
+    """What is measured along a run: the head metrics, gradients and step lengths of a step now and then, and the validation loss.
+
+    Metrics named joint_... are those of weights with their biases as one more column. drift_predicted is what the gradients
+    say that a plain SGD step adds to the joint P - K: eta^2 ||g_Q g_Q^T - g_K g_K^T||_F.
+    """
+
+    def __init__(self, case, preset, corpus, settings):
+        self.case, self.preset, self.corpus, self.settings = case, preset, corpus, settings
+        self.step, self.heads, self.validation = [], {}, {"step": [], "loss": [], "error": []}
+        self.seconds, self.clock = 0.0, time.monotonic()  # wall time, of the sittings before this one too
+
+    def before_step(self, step, model):
+        if step % self.preset.measure_every == 0:
+            self.before = self._factors(model)
+
+    def on_step(self, step, loss, model, optimizer):
+        if step % self.preset.measure_every == 0:
+            self.step.append(step)
+            for name, value in self._metrics(step, model).items():
+                self.heads.setdefault(name, []).append(value.tolist())
+        done = step + 1
+        if self.case.move is not None and done % self.preset.move_every == 0:
+            self.case.move(model, optimizer)
+        if done % self.preset.evaluate_every == 0 or done == self.settings.steps:
+            evaluation = evaluate(model, self.corpus.val, batches=10)
+            for name, value in (("step", done), ("loss", evaluation.loss), ("error", evaluation.error)):
+                self.validation[name].append(value)
+        now = time.monotonic()
+        self.seconds, self.clock = self.seconds + now - self.clock, now
+
+    def _factors(self, model, gradient=False):
+        weights, biases = (self.case.observe(model, part, gradient=gradient) for part in ("weight", "bias"))
+        return [*weights, *map(with_bias, weights, biases)]  # W_Q, W_K, and the same with biases
+
+    def _metrics(self, step, model):
+        W_Q, W_K, A_Q, A_K = self.before
+        W_Q_next, W_K_next, A_Q_next, A_K_next = self._factors(model)
+        g_Q, g_K, a_Q, a_K = self._factors(model, gradient=True)
+        joint = head_metrics(A_Q, A_K, A_Q_next, A_K_next)
+        length = torch.linalg.matrix_norm
+        return head_metrics(W_Q, W_K, W_Q_next, W_K_next) | {f"joint_{name}": joint[name] for name in ("rho", "beta", "drift")} | {
+            "drift_predicted": learning_rate_at(step, self.settings) ** 2 * length(a_Q @ a_Q.mT - a_K @ a_K.mT),
+            "step_length": torch.hypot(length(W_Q_next - W_Q), length(W_K_next - W_K)),
+            "gradient_W_Q": length(g_Q), "gradient_W_K": length(g_K),
+            "gradient_b_Q": a_Q[..., -1].norm(dim=-1), "gradient_b_K": a_K[..., -1].norm(dim=-1),
+        }
+
+    def state_dict(self):
+        return {name: getattr(self, name) for name in ("step", "heads", "validation", "seconds")}
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run by name: a preset, a case, a seed; and a learning rate or a precision where they are not the usual ones.
+
+    The usual rate is the case's own, the usual precision the best that the device has natively. ValueError names what is impossible.
+    """
+
+    preset: str
+    case: str
+    seed: int = 0
+    learning_rate: float | None = None
+    precision: str | None = None
+
+    def __post_init__(self):
+        require(self.preset in PRESETS, "preset", self.preset, f"must be one of {list(PRESETS)}")
+        require(self.case in CASES, "case", self.case, f"must be one of {list(CASES)}")
+        require_size("seed", self.seed, 0)
+        require(self.precision in (None, *PRECISIONS), "precision", self.precision, f"must be one of {PRECISIONS}")
+        if self.learning_rate == CASES[self.case].training["learning_rate"]:
+            object.__setattr__(self, "learning_rate", None)
+        self.training()  # an impossible rate is named before any work
+
+    def training(self):
+        """The settings of its training."""
+        rate = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
+        return TrainingConfig(**PRESETS[self.preset].training | CASES[self.case].training | rate, seed=self.seed)
+
+    def path(self, folder):
+        """Where its record lies: preset/case/seed-0.json.xz, with what is not usual named after the case."""
+        rate = "" if self.learning_rate is None else f"-rate-{self.learning_rate:g}"
+        precision = "" if self.precision is None else f"-{self.precision}"
+        return Path(folder) / self.preset / f"{self.case}{rate}{precision}" / f"seed-{self.seed}.json.xz"
+
+
+def run(job, folder=RESULTS, *, device="cpu", compiled=False):
+    """Run a job and write its record below a folder; returns the record. A job that is done is read and not run again, one that
+    was killed goes on from the checkpoint beside its record, to the same numbers as if it had never stopped."""
+    path = job.path(folder)
+    if path.exists():
+        return read_record(path)
+    preset, case, settings, precision = PRESETS[job.preset], CASES[job.case], job.training(), job.precision or choose_precision(device)
+    corpus = load_corpus(preset.corpus)
+    config = GPTConfig(len(corpus.vocabulary), **preset.model | case.model, bias=True)
+    every = {name: getattr(preset, name) for name in ("measure_every", "evaluate_every", "move_every")}
+    everything = {"title": case.title, "model": asdict(config), "training": asdict(settings), **every}
+    origin, recorder = provenance(corpus, device, precision), Recorder(case, preset, corpus, settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint = Checkpoint(path.with_name(f"seed-{job.seed}.checkpoint"), carried=recorder,
+                            settings={name: repr(value) for name, value in everything.items()} | {"precision": precision})
+    history = train(case.build(config, job.seed).to(device), corpus, settings, before_step=recorder.before_step, on_step=recorder.on_step,
+                    checkpoint=checkpoint, precision=precision, compiled=compiled)
+    record = Record(job.preset, job.case, job.seed, everything, origin | {"seconds": round(recorder.seconds, 1)}, np.array(recorder.step),
+                    np.array(history["loss"]), recorder.validation, {name: np.array(values) for name, values in recorder.heads.items()})
+    record.write(path)
+    checkpoint.path.unlink(missing_ok=True)
+    return record
+
+
+def sweep(jobs, folder=RESULTS, *, workers=1, minutes=None, report=print, **options):
+    """Run jobs in order, in worker processes that share the machine's cores, and skip those that are done. After `minutes` no further job
+    starts. report is called with a line for each that ends; a failed job is reported and the others go on. Returns the failed jobs."""
+    require_size("workers", workers)
+    waiting = [job for job in jobs if not job.path(folder).exists()]
+    report(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are done")
+    threads, start, failed = max(1, (os.cpu_count() or 1) // workers), time.monotonic(), []
+    late = lambda: minutes is not None and time.monotonic() - start > 60 * minutes
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(threads,)) as pool:
+        running = {}
+        while (waiting and not late()) or running:
+            while waiting and len(running) < workers and not late():
+                running[pool.submit(run, waiting[0], folder, **options)] = waiting.pop(0)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(future)
+                if future.exception() is None:
+                    report(f"{job.path('')}: loss {future.result().final_loss:.4f}, {future.result().provenance['seconds']:.0f} s")
+                else:
+                    failed.append(job)
+                    report(f"{job.path('')}: {type(future.exception()).__name__}: {future.exception()}")
+    return failed
