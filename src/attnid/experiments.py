@@ -214,7 +214,8 @@ def sweep(jobs, folder=RESULTS, *, workers=1, minutes=None, report=print, **opti
         running = {}
         while (waiting and not late()) or running:
             while waiting and len(running) < workers and not late():
-                running[pool.submit(run, waiting[0], folder, **options)] = waiting.pop(0)
+                job = waiting.pop(0)
+                running[pool.submit(run, job, folder, **options)] = job
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job = running.pop(future)
                 if future.exception() is None:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from dataclasses import KW_ONLY, dataclass, field
+from multiprocessing import parent_process
 from typing import NamedTuple
 
 import torch
@@ -238,7 +239,8 @@ class Progress:
         self.steps, self.first, self.start = steps, done, time.monotonic()
 
     def show(self, done, loss):
-        if sys.stderr.isatty() and (done % 10 == 0 or done == self.steps):
+        alone = parent_process() is None  # lines of several processes would run into each other
+        if alone and sys.stderr.isatty() and (done % 10 == 0 or done == self.steps):
             left = (time.monotonic() - self.start) / (done - self.first) * (self.steps - done)
             end = "\n" if done == self.steps else ""
             print(f"\rstep {done} of {self.steps}, loss {loss:.3f}, {left:.0f} s left   ", end=end, file=sys.stderr, flush=True)
