@@ -3,6 +3,8 @@
 import math
 from numbers import Integral, Real
 
+import torch
+
 
 def require(condition, field, value, why):
     """Raise ValueError("field=value: why") unless the condition holds."""
@@ -22,3 +24,9 @@ def is_finite(value):
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer beyond every float
         return False
+
+
+def require_finite(field, tensor):
+    """Raise ValueError unless every number of the tensor is finite, naming the first that is not."""
+    wrong = tensor[~torch.isfinite(tensor)]
+    require(not len(wrong), field, wrong[0].item() if len(wrong) else None, "every number must be finite")

@@ -5,7 +5,7 @@ Per head, with P = W_Q W_Q^T and K = W_K W_K^T: the loss sees W_K^T W_Q alone, s
 
 import torch
 
-from .checks import require
+from .checks import require, require_finite
 
 IDLE = 1e-12  # a sum of eigenvalues below this, relative to the largest, is a direction that moves neither factor
 
@@ -59,5 +59,5 @@ def _checked(**weights):
         require(W.dim() >= 2 and min(W.shape[-2:]) >= 1, name, tuple(W.shape), "shape must be (..., D, E)")
         shape = shape or tuple(W.shape)
         require(tuple(W.shape) == shape, name, tuple(W.shape), f"shape must be that of {next(iter(weights))}, {shape}")
-        require(bool(torch.isfinite(W).all()), name, "a number that is not finite", "every number must be finite")
+        require_finite(name, W)
     return [W.detach().to("cpu" if W.device.type == "mps" else W.device).double() for W in weights.values()]

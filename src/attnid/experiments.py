@@ -15,10 +15,11 @@ import torch
 from .checks import require, require_size
 from .conservation import head_metrics, with_bias
 from .data import load_corpus
+from .files import Checkpoint
 from .gpt import GPT, GPTConfig, head_weights, query_key, set_head_weights
 from .rebalancing import rebalance
 from .records import Record, provenance, read_record
-from .training import PRECISIONS, Checkpoint, TrainingConfig, choose_precision, evaluate, learning_rate_at, train
+from .training import PRECISIONS, TrainingConfig, choose_precision, evaluate, learning_rate_at, train
 
 RESULTS = Path("notebooks") / "results"
 

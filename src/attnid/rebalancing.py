@@ -3,7 +3,7 @@
 import torch
 
 from .attention import Attention
-from .checks import require
+from .checks import require, require_finite
 from .isotypes import isotypes
 
 SINGULAR = 1e-12  # relative to the largest singular value of the product
@@ -106,5 +106,5 @@ def _check(W_Q, W_K, b_Q, b_K):
             require(t.dim() >= 2 and min(t.shape[-2:]) >= 1, name, tuple(t.shape), "shape must be (..., D, E)")
         shape = tuple(W_Q.shape) if name[0] == "W" else tuple(W_Q.shape[:-1])
         require(tuple(t.shape) == shape, name, tuple(t.shape), f"shape must be {shape}")
-        require(bool(torch.isfinite(t).all()), name, "a number that is not finite", "every number must be finite")
+        require_finite(name, t)
     require((b_Q is None) == (b_K is None), "b_K", b_K, "give both biases or neither")

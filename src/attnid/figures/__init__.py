@@ -1,0 +1,20 @@
+"""Every plotting function of the book, in one style. Each takes data, draws, and returns the figure."""
+
+from .identification import (
+    bias_gradients,
+    canonical_form,
+    cliff,
+    coordinates_that_fail,
+    damage_by_condition,
+    grouped_and_rotary,
+    hyperbolas_and_counts,
+    no_single_head,
+    rotary_idle_directions,
+    segments,
+    share_and_error,
+    straight_and_curved,
+    stripes,
+    weights_and_pattern,
+    wider_heads,
+)
+from .style import COLOURS, LINES, STYLE, new_figure
