@@ -9,7 +9,7 @@ import torch
 
 from attnid.checkpoints import load_nanogpt
 from attnid.gpt import GPT, GPTConfig
-from test_gpt import randomised, tokens
+from test_gpt import CONFIG, randomised, tokens
 
 
 def checkpoint(model, prefix="", **args):

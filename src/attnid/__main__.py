@@ -1,7 +1,13 @@
 """`python -m attnid …`: the commands of the package."""
 
 import argparse
+import json
 import sys
+
+
+CASES = """sgd, sgd-decay, adamw; rebalanced (adamw whose query and key weights are rebalanced now and then, its state of them
+    cleared), cleared (the state alone), moved (the weights alone)"""
+AGAIN = "A run that is done is not run again; one that was stopped goes on from its checkpoint."
 
 
 def count(text):
@@ -13,16 +19,20 @@ def count(text):
 
 def add_runs(commands):
     """The commands that train. What they accept is checked where the runs are described, so that nothing is said twice."""
-    train = commands.add_parser("train", help="one training run, with its measurements, as a record in a file")
-    train.add_argument("--case", required=True, help="what the run does: sgd, sgd-decay, adamw, rebalanced, cleared or moved")
+    train = commands.add_parser("train", help="one training run, with its measurements, as a record in a file", description=f"""
+        Train one model, measure its heads on the way, and write a record, RESULTS/PRESET/CASE/seed-SEED.json.xz. {AGAIN}""",
+                                epilog="example: python -m attnid train --preset smoke --case sgd")
+    train.add_argument("--case", required=True, help=f"what the run does: {CASES}")
     train.add_argument("--seed", type=int, default=0, help="of the weights, the batches and the dropout (default: 0)")
     train.add_argument("--rate", type=float, help="learning rate (default: the case's own)")
-    sweep = commands.add_parser("sweep", help="many runs, in worker processes; those that are done are skipped")
-    sweep.add_argument("--cases", nargs="+", required=True, help="as of train")
+    sweep = commands.add_parser("sweep", help="many runs, in worker processes; those that are done are skipped", description=f"""
+        Train for each seed each case at each rate, and write a record of each. Exit status 1 if a run failed. {AGAIN}""",
+                                epilog="example: python -m attnid sweep --preset laptop --cases sgd adamw --seeds 10 --workers 2")
+    sweep.add_argument("--cases", nargs="+", required=True, metavar="CASE", help=f"what the runs do: {CASES}")
     sweep.add_argument("--seeds", type=count, default=1, help="how many: seeds 0, 1, ... in turn, each for all cases (default: 1)")
-    sweep.add_argument("--rates", nargs="+", type=float, help="learning rates (default: each case's own)")
+    sweep.add_argument("--rates", nargs="+", type=float, metavar="RATE", help="learning rates (default: each case's own)")
     sweep.add_argument("--workers", type=count, default=1, help="processes at a time, which share the cores (default: 1)")
-    sweep.add_argument("--minutes", type=float, help="start no run after this long")
+    sweep.add_argument("--minutes", type=float, help="start no run after this long; those on their way end")
     for parser in (train, sweep):
         parser.add_argument("--preset", required=True, help="how large: smoke (seconds), laptop (minutes) or paper (a GPU's work)")
         parser.add_argument("--precision", help="float32, bfloat16, float16 or float64 (default: the device's best)")
@@ -38,11 +48,26 @@ def train_or_sweep(arguments):
     if arguments.command == "train":
         job = experiments.Job(arguments.preset, arguments.case, arguments.seed, arguments.rate, arguments.precision)
         record = experiments.run(job, arguments.results, **options)
-        print(f"{job.path(arguments.results)}: validation loss {record.final_loss:.4f}")
+        print(f"{job.path(arguments.results)}: {record.summary}")
         return 0
     jobs = [experiments.Job(arguments.preset, case, seed, rate, arguments.precision)
             for seed in range(arguments.seeds) for case in arguments.cases for rate in arguments.rates or [None]]
     return 1 if experiments.sweep(jobs, arguments.results, workers=arguments.workers, minutes=arguments.minutes, **options) else 0
+
+
+def add_count(commands):
+    """The command that counts the attention layers of a model from its configuration."""
+    counts = commands.add_parser("count", help="what of a model's attention parameters is unidentified, from its config.json")
+    counts.add_argument("config", metavar="CONFIG", help="a Hugging Face config.json, or a folder with one")
+    counts.add_argument("--json", action="store_true", help="print the numbers as JSON instead of a table")
+
+
+def print_count(arguments):
+    """The counts of a model's attention layers. Returns the exit status."""
+    from . import architectures
+    architecture = architectures.read_architecture(arguments.config)
+    print(json.dumps(architectures.report(architecture), indent=2) if arguments.json else architectures.table(architecture))
+    return 0
 
 
 def run_benchmarks(arguments):
@@ -59,17 +84,23 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m attnid", description="Identified Attention, from the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
     add_runs(commands)
-    bench = commands.add_parser("bench", help="time the measured count against the plain way, and compare peak memory")
+    add_count(commands)
+    bench = commands.add_parser("bench", help="time the package against the plain ways, and compare peak memory")
     sides = bench.add_subparsers(dest="side", help=argparse.SUPPRESS)  # one side, in a process of its own
-    sides.add_parser("measure")
+    for side in ("measure", "metrics", "recorder"):
+        sides.add_parser(side)
     plain = sides.add_parser("plain")
     for size in ("sequences", "tokens"):
         plain.add_argument(size, type=count)
     arguments = parser.parse_args()
     try:
+        if arguments.command == "count":
+            return print_count(arguments)
         return run_benchmarks(arguments) if arguments.command == "bench" else train_or_sweep(arguments)
     except (ValueError, ArithmeticError, OSError) as error:
         parser.exit(2, f"{parser.prog} {arguments.command}: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, f"\n{parser.prog} {arguments.command}: interrupted; repeat the command to go on\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from . import counting, exact, jacobian
 from .attention import Attention, forward, random_inputs
 from .gauge import act_query_key, act_value_output, product_kernel
 from .generators import flatten, generators
+from .rebalancing import rebalance
 
 
 KEY_BIAS_SEEN = (dict(rotary=(1.0, 0.3)), dict(score="softcap"), dict(score="sink"))
@@ -202,3 +203,11 @@ def least_squares_sign():
     sylvester = S @ W_Q @ W_Q.mT + W_K @ W_K.mT @ S
     assert residual(-1) > 1  # as printed
     return {"identity": max(residual(1), deviation(dQ @ W_Q.mT - W_K @ dK.mT, sylvester))}
+
+
+def rebalancing():
+    """Section 5.2.2: rebalancing keeps the product and makes P = K, and a second time it moves nothing."""
+    W_Q, W_K = normal(3, 8), normal(3, 8, seed=1)
+    Q, K = rebalance(W_Q, W_K)
+    again = torch.cat(rebalance(Q, K))
+    return {"identity": max(deviation(K.mT @ Q, W_K.mT @ W_Q), deviation(Q @ Q.mT, K @ K.mT), deviation(again, torch.cat((Q, K))))}

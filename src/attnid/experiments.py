@@ -1,25 +1,24 @@
 """The paper's experiments: presets (how large), cases (what is done to the weights), one run, and sweeps over many."""
 
-import os
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from .checks import require, require_size
-from .conservation import head_metrics, with_bias
+from .checks import is_finite, require, require_size
+from .conservation import metrics_of_products, step_products, trace
 from .data import load_corpus
+from .devices import choose_precision, require_device
 from .files import Checkpoint
 from .gpt import GPT, GPTConfig, head_weights, query_key, set_head_weights
+from .processes import for_each
 from .rebalancing import rebalance
 from .records import Record, provenance, read_record
-from .training import PRECISIONS, TrainingConfig, choose_precision, evaluate, learning_rate_at, train
+from .training import PRECISIONS, TrainingConfig, evaluate, learning_rate_at, train
 
 RESULTS = Path("notebooks") / "results"
 
@@ -97,10 +96,10 @@ class Recorder:
     say that a plain SGD step adds to the joint P - K: eta^2 ||g_Q g_Q^T - g_K g_K^T||_F.
     """
 
-    def __init__(self, case, preset, corpus, settings):
+    def __init__(self, case, preset, corpus, settings, origin):
         self.case, self.preset, self.corpus, self.settings = case, preset, corpus, settings
         self.step, self.heads, self.validation = [], {}, {"step": [], "loss": [], "error": []}
-        self.seconds, self.clock = 0.0, time.monotonic()  # wall time, of the sittings before this one too
+        self.origins, self.seconds, self.clock = [origin], 0.0, time.monotonic()
 
     def before_step(self, step, model):
         if step % self.preset.measure_every == 0:
@@ -123,26 +122,33 @@ class Recorder:
 
     def _factors(self, model, gradient=False):
         weights, biases = (self.case.observe(model, part, gradient=gradient) for part in ("weight", "bias"))
-        return [*weights, *map(with_bias, weights, biases)]  # W_Q, W_K, and the same with biases
+        return [*(W.contiguous() for W in weights), *(b.unsqueeze(-1) for b in biases)]  # W_Q, W_K, and b_Q, b_K as columns
 
     def _metrics(self, step, model):
-        W_Q, W_K, A_Q, A_K = self.before
-        W_Q_next, W_K_next, A_Q_next, A_K_next = self._factors(model)
-        g_Q, g_K, a_Q, a_K = self._factors(model, gradient=True)
-        joint = head_metrics(A_Q, A_K, A_Q_next, A_K_next)
-        length = torch.linalg.matrix_norm
-        return head_metrics(W_Q, W_K, W_Q_next, W_K_next) | {f"joint_{name}": joint[name] for name in ("rho", "beta", "drift")} | {
-            "drift_predicted": learning_rate_at(step, self.settings) ** 2 * length(a_Q @ a_Q.mT - a_K @ a_K.mT),
-            "step_length": torch.hypot(length(W_Q_next - W_Q), length(W_K_next - W_K)),
-            "gradient_W_Q": length(g_Q), "gradient_W_K": length(g_K),
-            "gradient_b_Q": a_Q[..., -1].norm(dim=-1), "gradient_b_K": a_K[..., -1].norm(dim=-1),
+        W_Q, W_K, b_Q, b_K = map(step_products, self.before, self._factors(model))
+        g_Q, g_K, g_b_Q, g_b_K = (g @ g.mT for g in self._factors(model, gradient=True))
+        joint = metrics_of_products(W_Q + b_Q, W_K + b_K)
+        length = lambda square: trace(square).sqrt()
+        return metrics_of_products(W_Q, W_K) | {f"joint_{name}": joint[name] for name in ("rho", "beta", "drift")} | {
+            "drift_predicted": learning_rate_at(step, self.settings) ** 2 * torch.linalg.matrix_norm(g_Q + g_b_Q - g_K - g_b_K),
+            "step_length": length(W_Q[2] + W_K[2]),
+            "gradient_W_Q": length(g_Q), "gradient_W_K": length(g_K), "gradient_b_Q": length(g_b_Q), "gradient_b_K": length(g_b_K),
         }
 
+    @property
+    def provenance(self):
+        """Where the run comes from, its seconds of all sittings, and `earlier`, the provenance of sittings under other circumstances."""
+        *earlier, last = self.origins
+        return last | {"seconds": round(self.seconds, 1), "earlier": earlier}
+
     def state_dict(self):
-        return {name: getattr(self, name) for name in ("step", "heads", "validation", "seconds")}
+        return {name: getattr(self, name) for name in ("step", "heads", "validation", "origins", "seconds")}
 
     def load_state_dict(self, state):
+        here = self.origins
         vars(self).update(state)
+        if self.origins[-1:] != here:
+            self.origins = self.origins + here
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ class Job:
         require(self.case in CASES, "case", self.case, f"must be one of {list(CASES)}")
         require_size("seed", self.seed, 0)
         require(self.precision in (None, *PRECISIONS), "precision", self.precision, f"must be one of {PRECISIONS}")
+        object.__setattr__(self, "seed", int(self.seed))
         if self.learning_rate == CASES[self.case].training["learning_rate"]:
             object.__setattr__(self, "learning_rate", None)
         self.training()  # an impossible rate is named before any work
@@ -174,54 +181,56 @@ class Job:
 
     def path(self, folder):
         """Where its record lies: preset/case/seed-0.json.xz, with what is not usual named after the case."""
-        rate = "" if self.learning_rate is None else f"-rate-{self.learning_rate:g}"
+        rate = "" if self.learning_rate is None else f"-rate-{float(self.learning_rate)}"
         precision = "" if self.precision is None else f"-{self.precision}"
         return Path(folder) / self.preset / f"{self.case}{rate}{precision}" / f"seed-{self.seed}.json.xz"
 
 
 def run(job, folder=RESULTS, *, device="cpu", compiled=False):
     """Run a job and write its record below a folder; returns the record. A job that is done is read and not run again, one that
-    was killed goes on from the checkpoint beside its record, to the same numbers as if it had never stopped."""
+    was killed goes on from the checkpoint beside its record, to the same numbers as if it had never stopped.
+
+    ValueError for a device that this machine lacks, and what `train` raises."""
     path = job.path(folder)
     if path.exists():
         return read_record(path)
+    require_device(device, job.precision or "float32")
     preset, case, settings, precision = PRESETS[job.preset], CASES[job.case], job.training(), job.precision or choose_precision(device)
     corpus = load_corpus(preset.corpus)
     config = GPTConfig(len(corpus.vocabulary), **preset.model | case.model, bias=True)
     every = {name: getattr(preset, name) for name in ("measure_every", "evaluate_every", "move_every")}
-    everything = {"title": case.title, "model": asdict(config), "training": asdict(settings), **every}
-    origin, recorder = provenance(corpus, device, precision), Recorder(case, preset, corpus, settings)
+    recorder = Recorder(case, preset, corpus, settings, provenance(corpus, device, precision))
     path.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint = Checkpoint(path.with_name(f"seed-{job.seed}.checkpoint"), carried=recorder,
-                            settings={name: repr(value) for name, value in everything.items()} | {"precision": precision})
+    checkpoint = Checkpoint(path.with_name(f"seed-{job.seed}.checkpoint"), carried=recorder, settings={"case": job.case} | every)
     history = train(case.build(config, job.seed).to(device), corpus, settings, before_step=recorder.before_step, on_step=recorder.on_step,
                     checkpoint=checkpoint, precision=precision, compiled=compiled)
-    record = Record(job.preset, job.case, job.seed, everything, origin | {"seconds": round(recorder.seconds, 1)}, np.array(recorder.step),
-                    np.array(history["loss"]), recorder.validation, {name: np.array(values) for name, values in recorder.heads.items()})
-    record.write(path)
-    checkpoint.path.unlink(missing_ok=True)
-    return record
+    everything = {"title": case.title, "model": asdict(config), "training": asdict(settings), **every}
+    Record(job.preset, job.case, job.seed, everything, recorder.provenance, np.array(recorder.step), np.array(history["loss"]),
+           recorder.validation, {name: np.array(values) for name, values in recorder.heads.items()}).write(path)
+    for leftover in (checkpoint.path, *path.parent.glob(f".seed-{job.seed}.*.tmp")):
+        leftover.unlink(missing_ok=True)
+    return read_record(path)
 
 
 def sweep(jobs, folder=RESULTS, *, workers=1, minutes=None, report=print, **options):
-    """Run jobs in order, in worker processes that share the machine's cores, and skip those that are done. After `minutes` no further job
-    starts. report is called with a line for each that ends; a failed job is reported and the others go on. Returns the failed jobs."""
+    """Run jobs in order, each in a process of its own, `workers` at a time; those that are done are skipped. Returns the failed jobs.
+
+    After `minutes` no further job starts. report is called with a line for each that ends; a failed one is reported and the others
+    go on. After an interrupt a later sweep goes on from the checkpoints. options are those of `run`.
+    ValueError for an impossible number of workers, impossible minutes, or a device that this machine lacks.
+    """
     require_size("workers", workers)
+    require(minutes is None or is_finite(minutes) and minutes > 0, "minutes", minutes, "must be above 0")
+    for precision in {job.precision for job in jobs}:
+        require_device(options.get("device", "cpu"), precision or "float32")
+    jobs, failed = list(dict.fromkeys(jobs)), []
     waiting = [job for job in jobs if not job.path(folder).exists()]
     report(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are done")
-    threads, start, failed = max(1, (os.cpu_count() or 1) // workers), time.monotonic(), []
-    late = lambda: minutes is not None and time.monotonic() - start > 60 * minutes
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(threads,)) as pool:
-        running = {}
-        while (waiting and not late()) or running:
-            while waiting and len(running) < workers and not late():
-                job = waiting.pop(0)
-                running[pool.submit(run, job, folder, **options)] = job
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job = running.pop(future)
-                if future.exception() is None:
-                    report(f"{job.path('')}: loss {future.result().final_loss:.4f}, {future.result().provenance['seconds']:.0f} s")
-                else:
-                    failed.append(job)
-                    report(f"{job.path('')}: {type(future.exception()).__name__}: {future.exception()}")
+
+    def ended(job, error):
+        if error:
+            failed.append(job)
+        report(f"{job.path('')}: {error or read_record(job.path(folder)).summary}")
+
+    for_each(partial(run, folder=folder, **options), waiting, ended, workers=workers, seconds=minutes and 60 * minutes)
     return failed

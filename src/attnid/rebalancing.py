@@ -6,12 +6,12 @@ from .attention import Attention
 from .checks import require, require_finite
 from .isotypes import isotypes
 
-SINGULAR = 1e-12  # relative to the largest singular value of the product
+SINGULAR = 1e-13  # relative to the largest singular value of a product: below it is rounding, and taken as zero
 
 
 class Balanced(tuple):
-    """The balanced tensors, in the order given. `condition` (...) is the largest condition number of a head's S, where
-    W_Q became S W_Q and W_K became S^{-T} W_K; infinite where the product is rank deficient and no such S exists."""
+    """The balanced tensors, in the order given. `condition` (...), float64, is the condition number of each head's S, where W_Q
+    became S W_Q and W_K became S^{-T} W_K; infinite where the product has rank below D, which leaves S open or without inverse."""
 
     condition: torch.Tensor
 
@@ -24,58 +24,46 @@ def rebalance(W_Q, W_K, b_Q=None, b_K=None, *, rotary=()):
     commute with the rotations, and what is balanced is each block that turns alike. The arithmetic is float64, the result
     has the dtype of what came in. Rebalancing again moves nothing.
 
-    Raises ValueError naming the argument: another shape, no real tensor, not finite, one bias without the other, or
-    biases with a product of rank below D, where no nonsingular S balances the factors.
+    Raises ValueError naming the argument: another shape, no tensor of real numbers, not finite, one bias without the
+    other, or biases with a product of rank below D, where there is no one nonsingular S for them to follow.
     Source: section 5.2.2 of the paper, which leaves the biases and rotary positions out.
     """
     _check(W_Q, W_K, b_Q, b_K)
-    D, E = W_Q.shape[-2:]
-    given = [t for t in (W_Q, W_K, b_Q, b_K) if t is not None]
-    Q, K = (t.detach().to("cpu" if t.device.type == "mps" else t.device).double() for t in (W_Q, W_K))
-    b = [t.detach().to(Q.device).double().unsqueeze(-1) for t in given[2:]]
-    moved = [torch.empty_like(t) for t in (Q, K, *b)]
-    conditions = []
-    for isotype in isotypes(Attention(E, 1, head_dim=D, rotary=tuple(rotary))):
-        parts = _balance(*(_rows(isotype, t) for t in (Q, K, *b)))
-        for whole, part in zip(moved, parts):
-            _put(isotype, whole, part)
-        conditions.append(parts.condition)
-    worst = torch.stack(conditions).amax(0)
-    require(not b or bool(torch.isfinite(worst).all()), "W_K^T W_Q", "rank below D", "biases cannot be carried along")
-    shaped = (t.squeeze(-1) if i > 1 else t for i, t in enumerate(moved))
-    result = Balanced(new.to(old.device, old.dtype) for new, old in zip(shaped, given))
-    result.condition = worst
-    return result
-
-
-def _balance(Q, K, *b):
-    # Q, K (..., d, E), real or complex: thin QR of both, SVD of what is between, then the nearest of all balanced factors
-    d = Q.shape[-2]
-    (O_Q, R_Q), (O_K, R_K) = torch.linalg.qr(Q.mH), torch.linalg.qr(K.mH)  # Q = R_Q^H O_Q^H
-    U, s, Vh = torch.linalg.svd(R_K @ R_Q.mH)  # K^H Q = O_K U diag(s) Vh O_Q^H
-    root = s.sqrt().unsqueeze(-1)
-    pad = Q.new_zeros(*Q.shape[:-2], d - s.shape[-1], Q.shape[-1])  # rows of zeros where d > E
-    new_Q, new_K = torch.cat((root * (Vh @ O_Q.mH), pad), -2), torch.cat((root * (U.mH @ O_K.mH), pad), -2)
-    Z = _nearest_rotation(Q @ new_Q.mH + K @ new_K.mH)
-    new_Q, new_K = Z @ new_Q, Z @ new_K
-    full = (pad.shape[-2] == 0) & (s[..., -1] > SINGULAR * s[..., 0])
-    if not b and not full.any():
-        return _balanced((new_Q, new_K), full.new_full(full.shape, torch.inf, dtype=torch.float64))
-    if not full.all():  # a bias of these heads cannot follow; the caller says so
-        return _balanced((new_Q, new_K, *b), torch.where(full, 1.0, torch.inf).double())
-    S = Z @ (root * torch.linalg.solve_triangular(R_Q.mH, Vh, upper=False, left=False))
-    dual = Z @ (root * torch.linalg.solve_triangular(R_K.mH, U.mH, upper=False, left=False))  # S^{-H}
-    return _balanced((new_Q, new_K, *(m @ t for m, t in zip((S, dual), b))), torch.linalg.cond(S))
-
-
-def _balanced(parts, condition):
-    result = Balanced(parts)
+    blocks = isotypes(Attention(W_Q.shape[-1], 1, head_dim=W_Q.shape[-2], rotary=rotary))
+    given = [W_Q, W_K] if b_Q is None else [W_Q, W_K, b_Q.unsqueeze(-1), b_K.unsqueeze(-1)]
+    moved = [t.detach().to("cpu" if t.device.type == "mps" else t.device, torch.float64, copy=True) for t in given]
+    scales = torch.cat([_balance_block(block, moved) for block in blocks], -1)  # (..., n), the singular values of S
+    condition = (scales.amax(-1) / scales.amin(-1)).masked_fill(scales.amin(-1) == 0, torch.inf)
+    require(b_Q is None or bool(torch.isfinite(condition).all()), "W_K^T W_Q", "rank below D", "biases cannot be carried along")
+    result = Balanced(new.view(old.shape).to(old) for new, old in zip(moved, (W_Q, W_K, b_Q, b_K)))
     result.condition = condition
     return result
 
 
-def _nearest_rotation(A):
-    U, _, Vh = torch.linalg.svd(A)
+def _balance_block(block, tensors):
+    # in place, the rows of one isotype in W_Q, W_K and maybe b_Q, b_K; returns the singular values of its S
+    Q, K, *b = (_rows(block, t) for t in tensors)
+    new_Q, new_K, S, dual, scales = _balance(Q, K)
+    for whole, part in zip(tensors, (new_Q, new_K, *(m @ t for m, t in zip((S, dual), b)))):
+        _put(block, whole, part)
+    return scales
+
+
+def _balance(Q, K):
+    # Q, K (..., d, E), real or complex. Returns S Q, S^{-H} K, S, S^{-H} and the singular values of S, zeros where none is determined
+    (O_Q, R_Q), (O_K, R_K) = torch.linalg.qr(Q.mH), torch.linalg.qr(K.mH)  # Q = R_Q^H O_Q^H
+    U, s, Vh = torch.linalg.svd(R_K @ R_Q.mH)  # K^H Q = O_K U diag(s) Vh O_Q^H
+    s = s.masked_fill(s <= SINGULAR * s[..., :1], 0).unsqueeze(-1)
+    root, inverse = s.sqrt(), s.rsqrt().masked_fill(s == 0, 0)
+    new_Q, new_K = root * (Vh @ O_Q.mH), root * (U.mH @ O_K.mH)
+    Z = _nearest_isometry(Q @ new_Q.mH + K @ new_K.mH)
+    S, dual = Z @ (inverse * (U.mH @ R_K)), Z @ (inverse * (Vh @ R_Q))  # R_Q^{-H} = V diag(1 / s) U^H R_K
+    determined = (s[..., -1:, :] > 0) & (s.shape[-2] == Q.shape[-2])
+    return Z @ new_Q, Z @ new_K, S, dual, torch.linalg.svdvals(S) * determined.squeeze(-1)
+
+
+def _nearest_isometry(A):
+    U, _, Vh = torch.linalg.svd(A, full_matrices=False)
     return U @ Vh
 
 
@@ -88,6 +76,7 @@ def _rows(isotype, W):
 
 
 def _put(isotype, W, part):
+    # the inverse of _rows, in place
     if isotype.complex:
         part = torch.stack((part.real, _signs(isotype, W) * part.imag), -2).flatten(-3, -2)
     W[..., list(isotype.coordinates), :] = part
@@ -101,7 +90,8 @@ def _check(W_Q, W_K, b_Q, b_K):
     for name, t in (("W_Q", W_Q), ("W_K", W_K), ("b_Q", b_Q), ("b_K", b_K)):
         if t is None:
             continue
-        require(isinstance(t, torch.Tensor) and t.is_floating_point(), name, t, "must be a real tensor")
+        real = isinstance(t, torch.Tensor) and t.is_floating_point()
+        require(real, name, getattr(t, "dtype", type(t)), "must be a tensor of real numbers")
         if name == "W_Q":
             require(t.dim() >= 2 and min(t.shape[-2:]) >= 1, name, tuple(t.shape), "shape must be (..., D, E)")
         shape = tuple(W_Q.shape) if name[0] == "W" else tuple(W_Q.shape[:-1])

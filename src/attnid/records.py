@@ -39,6 +39,11 @@ class Record:
         """Loss on the validation windows at the end of the run."""
         return float(self.validation["loss"][-1])
 
+    @property
+    def summary(self):
+        """Loss and time in a few words."""
+        return f"validation loss {self.final_loss:.4f}, {self.provenance['seconds']:.0f} s"
+
     def write(self, path):
         """Write the record as compressed JSON, its measured numbers to a few significant digits."""
         content = {name: getattr(self, name) for name in ("preset", "case", "seed", "settings", "provenance")}
@@ -62,11 +67,24 @@ def read_record(path):
         raise ValueError(f"path={os.fspath(path)!r}: is not a record of a run ({type(error).__name__})") from None
 
 
+def record_paths(folder):
+    """The files of all records at or below a folder, in the order of their runs and seeds."""
+    return sorted(Path(folder).rglob("seed-*.json.xz"), key=lambda path: (path.parent, _seed_of(path)))
+
+
 def read_records(folder):
-    """Every record at or below a folder, as a list in the order of its path. ValueError where there is none."""
-    paths = sorted(Path(folder).rglob("seed-*.json.xz"), key=lambda path: (path.parent, int(path.name[5:-8])))
+    """Every record below a folder, by where it lies: {"sgd": {seed: Record}} below a preset's folder, seeds in order. ValueError without any."""
+    paths, found = record_paths(folder), {}
     require(paths, "folder", os.fspath(folder), "holds no records")
-    return [read_record(path) for path in paths]
+    for path in paths:
+        found.setdefault(path.parent.relative_to(folder).as_posix(), {})[_seed_of(path)] = read_record(path)
+    return found
+
+
+def _seed_of(path):
+    seed = path.name.removeprefix("seed-").removesuffix(".json.xz")
+    require(seed.isdecimal(), "path", os.fspath(path), "is not named as a record, seed-0.json.xz")
+    return int(seed)
 
 
 def _rounded(name, values):

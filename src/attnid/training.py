@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from multiprocessing import parent_process
 from typing import NamedTuple
 
@@ -134,6 +134,12 @@ class Run:
         self.step += 1
         return value
 
+    @property
+    def description(self):
+        """What must be the same, by name, for a run to go on from the state of another."""
+        where = {"data": self.corpus.sha256, "precision": self.precision, "device": _device(self.model).type}
+        return asdict(self.model.config) | asdict(self.settings) | where
+
     def state_dict(self):
         device = _device(self.model).type
         return {
@@ -202,14 +208,6 @@ class Progress:
             left = (time.monotonic() - self.start) / (done - self.first) * (self.steps - done)
             end = "\n" if done == self.steps else ""
             print(f"\rstep {done} of {self.steps}, loss {loss:.3f}, {left:.0f} s left   ", end=end, file=sys.stderr, flush=True)
-
-
-def choose_precision(device):
-    """The format for a device's type: bfloat16 where a GPU has it natively, float16 (with a scaler) on an older one, float32 elsewhere."""
-    if torch.device(device).type != "cuda":
-        return "float32"
-    # without the second word a T4 says yes, by slow emulation
-    return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
 
 
 # ---- evaluation

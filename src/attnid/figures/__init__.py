@@ -18,3 +18,4 @@ from .identification import (
     wider_heads,
 )
 from .style import COLOURS, LINES, STYLE, new_figure
+from .training import imbalance_paths, rebalancing_orbit, rho_and_biases, sawtooth

@@ -1,0 +1,70 @@
+"""The frame of the pages, as an extension of Sphinx: each page says where in the book it is; one lists versions and training records."""
+
+import platform
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+NUMERALS = ("I", "II", "III", "IV", "V", "VI")
+PACKAGES = ("torch", "numpy", "scipy", "matplotlib", "jupyter-book", "myst-nb", "Sphinx")
+
+
+def contents():
+    """Part -> its pages, in the order of the contents; the front page is in none."""
+    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
+    return {part["caption"]: [chapter["file"] for chapter in part["chapters"]] for part in toc["parts"]}
+
+
+def place(page):
+    """Where a page is, in words; None for the front page and what Sphinx adds."""
+    chapters = [file for files in contents().values() for file in files if file.startswith("notebooks/")]
+    for numeral, (part, files) in zip(NUMERALS, contents().items()):
+        if page in files and page in chapters:
+            return f"Part {numeral}: {part} · chapter {chapters.index(page) + 1} of {len(chapters)}"
+        if page in files:
+            return part
+    return None
+
+
+def say_where(app, pagename, templatename, context, doctree):
+    """Put the place above the title, with a link to the contents."""
+    words = place(pagename)
+    if words and "body" in context:
+        link = f'<a href="{context["pathto"]("book/contents")}">Contents</a>'
+        context["body"] = f'<nav class="place" aria-label="Place in the book"><p>{link} · {words}</p></nav>\n' + context["body"]
+
+
+def table(heads, rows):
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (heads, ["---"] * len(heads), *rows))
+
+
+def versions():
+    """The versions that this build runs with, as a Markdown table."""
+    return table(("Software", "Version"), [("Python", platform.python_version()), *((name, version(name)) for name in PACKAGES)])
+
+
+def records(folder=ROOT / "notebooks" / "results"):
+    """The records of training runs, as a Markdown table: one row for all seeds with the same preset, case and provenance."""
+    from attnid.records import read_record
+    rows = Counter()
+    for path in sorted(folder.rglob("seed-*.json.xz")):
+        record = read_record(path)
+        commit, *where = (str(record.provenance[name]) for name in ("commit", "data", "torch", "device"))
+        rows[record.preset, path.parent.name, f"`{commit[:10]}{'+' * commit.endswith('+')}`", *where] += 1
+    if not rows:
+        return "No records yet."
+    written = [(preset, case, seeds, *rest) for (preset, case, *rest), seeds in rows.items()]
+    return table(("Preset", "Case", "Seeds", "Commit", "Data", "PyTorch", "Device"), written)
+
+
+def substitute(app, config):
+    config.myst_substitutions = {**config.myst_substitutions, "versions": versions(), "records": records()}
+
+
+def setup(app):
+    app.connect("config-inited", substitute)
+    app.connect("html-page-context", say_where)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,63 @@
+"""Work spread over processes: one for each item, a few at a time."""
+
+import os
+import signal
+import time
+from multiprocessing import connection, get_context
+
+import torch
+
+
+def for_each(function, items, ended, *, workers=1, seconds=None):
+    """Call function(item) for items in order, each in a process of its own, `workers` at a time, which share the machine's cores.
+
+    ended(item, error) is called as each ends, error being "" or what went wrong, the death of the process included; the others
+    go on. After `seconds` no further item starts. An interrupt interrupts the processes and waits until they have ended.
+    """
+    waiting, running, start = list(items), {}, time.monotonic()
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    may_start = lambda: waiting and len(running) < workers and (seconds is None or time.monotonic() - start < seconds)
+    try:
+        while running or may_start():
+            while may_start():
+                item = waiting.pop(0)
+                answer, process = _start(function, item, threads)
+                running[answer] = item, process
+            for answer in connection.wait(running):
+                item, process = running.pop(answer)
+                ended(item, _error(answer, process))
+    finally:
+        for _, process in running.values():
+            process.terminate()
+        for _, process in running.values():
+            process.join()
+
+
+def _start(function, item, threads):
+    context = get_context("spawn")
+    answer, speak = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(speak, function, item, threads))
+    process.start()
+    speak.close()  # the process holds the only other end, so that its death is heard
+    return answer, process
+
+
+def _work(speak, function, item, threads):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the first one interrupts the others
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    torch.set_num_threads(threads)
+    try:
+        function(item)
+        speak.send("")
+    except BaseException as error:
+        speak.send(f"{type(error).__name__}: {error}")
+
+
+def _error(answer, process):
+    try:
+        error = answer.recv()
+    except EOFError:
+        error = None
+    process.join()
+    answer.close()
+    return f"its process died, exit code {process.exitcode}" if error is None else error

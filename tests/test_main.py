@@ -1,0 +1,108 @@
+"""The commands: what they accept, what they say, how they end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from attnid import __main__ as command
+from attnid.experiments import CASES, PRESETS, Job
+from attnid.records import read_record
+
+PREFIX = "python -m attnid"
+
+
+def call(monkeypatch, capsys, *words):
+    """Exit status, standard output and standard error of a command, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["attnid", *map(str, words)])
+    try:
+        status = command.main()
+    except SystemExit as end:
+        status = end.code
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("words, complaint", [
+    ("train --preset huge --case sgd", "preset='huge': must be one of"),
+    ("train --preset smoke --case adam", "case='adam': must be one of"),
+    ("train --preset smoke --case sgd --seed -1", "seed=-1: must be"),
+    ("train --preset smoke --case sgd --rate 0", "learning_rate=0.0: must be above 0"),
+    ("train --preset smoke --case sgd --rate nan", "learning_rate=nan: must be above 0"),
+    ("train --preset smoke --case sgd --rate 1e30", "loss=nan: is not finite, at step=1"),
+    ("train --preset smoke --case sgd --precision half", "precision='half': must be one of"),
+    ("train --preset smoke --case sgd --device nowhere", "device='nowhere': "),
+    ("sweep --preset smoke --cases sgd adam", "case='adam': must be one of"),
+    ("sweep --preset smoke --cases sgd --rates 0.5 -1", "learning_rate=-1.0: must be above 0"),
+    ("sweep --preset smoke --cases sgd --minutes 0", "minutes=0.0: must be above 0"),
+    ("sweep --preset smoke --cases sgd --device nowhere", "device='nowhere': ")])
+def test_error_is_one_clear_line(monkeypatch, capsys, tmp_path, words, complaint):
+    status, out, err = call(monkeypatch, capsys, *words.split(), "--results", tmp_path)
+    assert status == 2 and out == "" and err.startswith(f"{PREFIX} {words.split()[0]}: {complaint}") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words, complaint", [
+    ("train --case sgd", "required: --preset"), ("sweep --preset smoke", "required: --cases"), ("sweep --preset smoke --cases", "--cases: expected"),
+    ("train --preset smoke --case sgd --seed x", "--seed: invalid int value: 'x'"), ("", "required: command"),
+    ("sweep --preset smoke --cases sgd --seeds 0", "--seeds: invalid count value: '0'"), ("learn", "invalid choice: 'learn'")])
+def test_misspelt_command_is_explained(monkeypatch, capsys, words, complaint):
+    status, out, err = call(monkeypatch, capsys, *words.split())
+    assert status == 2 and out == "" and complaint in err.splitlines()[-1] and err.startswith("usage: ")
+
+
+def test_results_that_cannot_be_written_are_named(monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    status, _, err = call(monkeypatch, capsys, "train", "--preset", "smoke", "--case", "sgd", "--results", tmp_path / "file")
+    assert status == 2 and str(tmp_path / "file") in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["train", "sweep"])
+def test_help_names_every_choice(monkeypatch, capsys, name):
+    status, out, _ = call(monkeypatch, capsys, name, "--help")
+    words = set(out.replace(",", " ").replace(";", " ").split())
+    assert status == 0 and set(CASES) | set(PRESETS) | {"float32", "cpu", "cuda", "mps"} <= words
+    example = out[out.index("example: ") + len("example: "):].split()
+    assert example[:4] == ["python", "-m", "attnid", name]
+    monkeypatch.setattr(command, "train_or_sweep", lambda arguments: 0)
+    assert call(monkeypatch, capsys, *example[3:])[0] == 0  # the example is a command
+
+
+def test_train_says_where_its_record_is(monkeypatch, capsys, tmp_path):
+    words = ("train", "--preset", "smoke", "--case", "adamw", "--seed", 3, "--rate", 0.01, "--precision", "float32", "--results", tmp_path)
+    status, out, err = call(monkeypatch, capsys, *words)
+    path = Job("smoke", "adamw", 3, 0.01, "float32").path(tmp_path)
+    assert status == 0 and err == "" and out == f"{path}: {read_record(path).summary}\n"
+    assert call(monkeypatch, capsys, *words) == (status, out, err)  # done before
+
+
+def test_sweep_goes_seed_by_seed_and_tells_failure(monkeypatch, capsys, tmp_path):
+    from attnid import experiments
+    seen = []
+    monkeypatch.setattr(experiments, "sweep", lambda jobs, folder, **options: seen.append((jobs, options)) or jobs[:1])
+    status, *_ = call(monkeypatch, capsys, *"sweep --preset smoke --cases sgd adamw --seeds 2 --rates 0.5 0.25 --workers 3 --minutes 1".split())
+    (jobs, options), = seen
+    assert jobs == [Job("smoke", case, seed, rate) for seed in (0, 1) for case in ("sgd", "adamw") for rate in (0.5, 0.25)]
+    assert status == 1 and options == dict(workers=3, minutes=1.0, device="cpu", compiled=False)
+
+
+def members(group):
+    """The processes of a group that are still there, those that have ended but wait for their parent not counted."""
+    listing = subprocess.run(["ps", "-eo", "pgid=,stat=,pid="], capture_output=True, text=True).stdout
+    return [pid for pgid, stat, pid in map(str.split, listing.splitlines()) if int(pgid) == group and stat[0] != "Z"]
+
+
+@pytest.mark.parametrize("everyone", [True, False], ids=["Ctrl-C", "one process"])
+def test_interrupted_sweep_leaves_nothing_behind(tmp_path, everyone):
+    words = [sys.executable, "-m", "attnid", *"sweep --preset smoke --cases sgd adamw --seeds 40 --workers 2 --results".split(), tmp_path]
+    process = subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = lambda: list(tmp_path.rglob("*.json.xz"))
+    while not done():
+        assert process.poll() is None
+        time.sleep(0.02)
+    (os.killpg if everyone else os.kill)(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and err.endswith(f"{PREFIX} sweep: interrupted; repeat the command to go on\n")
+    assert "0 of 80 runs are done" in out and members(process.pid) == []
+    assert not list(tmp_path.rglob("*.tmp")) and all(read_record(path).final_loss > 0 for path in done())

@@ -1,0 +1,88 @@
+"""Items in processes of their own: in order, a few at a time, failures told, nothing left behind by an interrupt."""
+
+import multiprocessing
+import os
+import time
+from functools import partial
+
+import pytest
+from kills import FORKSERVER, kill_self
+
+from attnid import processes
+from attnid.processes import for_each
+
+
+@pytest.fixture(autouse=True)
+def quick_start(monkeypatch):
+    monkeypatch.setattr(processes, "get_context", lambda method: FORKSERVER)
+
+
+def note(folder, item):
+    """Leave the name of the item, and how many others are at work."""
+    here = folder / f"at-work-{item}"
+    here.touch()
+    try:
+        time.sleep(0.1)
+        (folder / f"{time.monotonic()}").write_text(f"{item} {len(list(folder.glob('at-work-*')))}")
+    finally:
+        here.unlink()
+
+
+def notes(folder):
+    return [path.read_text().split() for path in sorted(folder.iterdir(), key=lambda path: float(path.name))]
+
+
+def go_wrong(item):
+    if item == "raises":
+        raise ValueError("field=value: why")
+    if item == "dies":
+        kill_self()
+    if item == "exits":
+        raise SystemExit(3)
+
+
+def wait_long(folder, item):
+    try:
+        (folder / f"started-{item}").touch()
+        time.sleep(60 if item == "long" else 0)
+    finally:
+        (folder / f"tidied-{item}").touch()
+
+
+def test_one_at_a_time_in_order(tmp_path):
+    ended = []
+    for_each(partial(note, tmp_path), ["a", "b", "c"], lambda *end: ended.append(end))
+    assert notes(tmp_path) == [["a", "1"], ["b", "1"], ["c", "1"]] and ended == [("a", ""), ("b", ""), ("c", "")]
+
+
+def test_several_at_a_time(tmp_path):
+    ended = []
+    for_each(partial(note, tmp_path), "abcde", lambda *end: ended.append(end), workers=3)
+    assert sorted(item for item, _ in notes(tmp_path)) == list("abcde") == sorted(item for item, _ in ended)
+    assert max(int(count) for _, count in notes(tmp_path)) <= 3
+
+
+def test_failures_are_told_and_the_others_go_on():
+    ended = {}
+    for_each(go_wrong, ["raises", "dies", "exits", "works"], ended.__setitem__, workers=2)
+    assert ended == {"raises": "ValueError: field=value: why", "dies": "its process died, exit code -9", "exits": "SystemExit: 3", "works": ""}
+
+
+def test_nothing_starts_after_the_time_is_up(tmp_path):
+    ended = []
+    for_each(partial(note, tmp_path), "abc", lambda *end: ended.append(end), seconds=1e-9)
+    assert ended == [] and notes(tmp_path) == []
+    for_each(partial(note, tmp_path), "abc", lambda *end: ended.append(end), seconds=0.05)  # what has started ends
+    assert ended == [("a", "")] and notes(tmp_path) == [["a", "1"]]
+
+
+def test_interrupt_ends_the_processes_and_lets_them_tidy_up(tmp_path):
+    def interrupt(item, error):
+        while not (tmp_path / "started-long").exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        for_each(partial(wait_long, tmp_path), ["long", "short", "never"], interrupt, workers=2)
+    assert multiprocessing.active_children() == [] and time.monotonic() - start < 30
+    assert set(os.listdir(tmp_path)) == {"started-long", "started-short", "tidied-long", "tidied-short"}
