@@ -1,6 +1,7 @@
 # make book       the book as HTML, each notebook executed afresh; nothing is re-executed while nothing has changed
 # make test       everything the CI runs
 # make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY=03 for some of them)
+# make results    train whatever records of the preset laptop are missing (two cores, two hours when all are); make notebooks ONLY=13 draws from them
 # make serve      show the built book on http://localhost:8000
 # make bench      the benchmarks of the package
 # make clean      remove the environment and everything built
@@ -9,10 +10,10 @@ PYTHON ?= python3
 PORT ?= 8000
 VENV := .venv/bin
 
-.PHONY: book test notebooks serve bench clean
+.PHONY: book test notebooks results serve bench clean
 
 # one thread a process: the last digits of a sum must not depend on the number of cores
-book test notebooks: export OMP_NUM_THREADS = 1
+book test notebooks results: export OMP_NUM_THREADS = 1
 
 book: .venv/ready
 	$(VENV)/python book/build.py
@@ -22,6 +23,11 @@ test: .venv/ready
 
 notebooks: .venv/ready
 	$(VENV)/python notebooks/execute.py $(ONLY)
+
+results: .venv/ready
+	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 10 --cases sgd sgd-decay adamw rebalanced cleared moved
+	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 6 --cases sgd --rates 0.5 0.25 0.125 0.0625
+	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 3 --cases sgd --rates 0.5 0.25 0.125 0.0625 --precision float64
 
 serve: book
 	$(VENV)/python -m http.server --bind localhost --directory _build/html $(PORT)

@@ -1,6 +1,8 @@
-"""The frame of the pages, as an extension of Sphinx: each page says where in the book it is; one lists versions and training records."""
+"""The frame of the pages, as an extension of Sphinx: each page says where it is and lays itself out at once; one lists what ran."""
 
 import platform
+import re
+import struct
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +39,24 @@ def say_where(app, pagename, templatename, context, doctree):
         context["body"] = f'<nav class="place" aria-label="Place in the book"><p>{link} · {words}</p></nav>\n' + context["body"]
 
 
+def size_images(app, pagename, templatename, context, doctree):
+    """Give each PNG its width and height, so that the text below does not move when it comes."""
+    sources = {name: app.srcdir / path for path, name in app.builder.images.items() if name.endswith(".png")}
+
+    def sized(tag):
+        if tag["name"] not in sources:
+            return tag[0]
+        width, height = struct.unpack(">II", sources[tag["name"]].read_bytes()[16:24])
+        return f'<img width="{width}" height="{height}"{tag["rest"]}'
+
+    context["body"] = re.sub(r'<img(?P<rest>[^>]*? src="[^"]*_images/(?P<name>[^"]+)")', sized, context.get("body", ""))
+
+
+def leave_out_thebe(app, pagename, templatename, context, doctree):
+    """Drop the scripts that would run cells on a server elsewhere: no page has a button for it, and Sphinx adds them twice."""
+    context["script_files"] = [script for script in context["script_files"] if "thebe" not in f"{script.filename} {script.attributes}"]
+
+
 def table(heads, rows):
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (heads, ["---"] * len(heads), *rows))
 
@@ -66,5 +86,7 @@ def substitute(app, config):
 
 def setup(app):
     app.connect("config-inited", substitute)
-    app.connect("html-page-context", say_where)
+    for change in (say_where, size_images, leave_out_thebe):
+        app.connect("html-page-context", change, priority=900)
+    app.add_js_file("equations.js", priority=900)   # after MathJax is configured, before it starts
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,13 +4,12 @@ import sys
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModel
 
 BIG = {"hidden_size": 12, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "num_hidden_layers": 1,
        "intermediate_size": 8, "vocab_size": 10, "pad_token_id": 0, "rope_theta": 100.0}
 SQUARE = BIG | {"head_dim": 3, "num_key_value_heads": 4}  # heads that fill the embedding, for families without groups
-LATENT = {"hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 10,
-          "pad_token_id": 0, "rope_theta": 100.0, "kv_lora_rank": 4, "q_lora_rank": 5, "qk_nope_head_dim": 2, "qk_rope_head_dim": 4,
+LATENT = {"hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8,
+BIG = {"hidden_size": 12, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "num_hidden_layers": 1,
           "v_head_dim": 3, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 1, "first_k_dense_replace": 1}
 WHISPER = {"model_type": "whisper", "d_model": 8, "encoder_layers": 1, "encoder_attention_heads": 2, "decoder_layers": 1,
            "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "vocab_size": 10, "pad_token_id": 0}
@@ -32,7 +31,8 @@ CASES = {
     "gemma": (BIG | {"model_type": "gemma"}, "self"),
     "gemma2": (BIG | {"model_type": "gemma2", "attn_logit_softcapping": 3.0, "query_pre_attn_scalar": 4}, "sliding"),
     "gemma3": (BIG | {"model_type": "gemma3_text", "query_pre_attn_scalar": 4, "rope_local_base_freq": 50.0}, "sliding"),
-    "gemma3, full": (BIG | {"model_type": "gemma3_text", "query_pre_attn_scalar": 4, "layer_types": ["full_attention"]}, "full"),
+    "gemma3, full": (BIG | {"model_type": "gemma3_text", "query_pre_attn_scalar": 4, "layer_types": ["full_attention"]},
+                     "full"),
     "olmo2": ({**BIG, "model_type": "olmo2", "hidden_size": 16}, "self"),
     "phi": ({**BIG, "model_type": "phi", "num_key_value_heads": 4, "partial_rotary_factor": 0.5}, "self"),
     "phi3": (BIG | {"model_type": "phi3", "partial_rotary_factor": 0.5}, "self"),
@@ -142,6 +142,7 @@ def one_layer(config, kind):
 
 def build(config, kind):
     """The layer of that kind in a model of this configuration."""
+    from transformers import AutoConfig, AutoModel  # slow to import, so only where a model is built
     options = dict(config)
     model = AutoModel.from_config(AutoConfig.for_model(options.pop("model_type"), **options), attn_implementation="eager").double().eval()
     special = {"bert": bert, "vit": vit, "gpt2": gpt2, "falcon": falcon}
@@ -168,7 +169,8 @@ def spectrum(layer, embed_dim, *, seed=1, length=10):
     """Singular values of the Jacobian of the outputs in all parameters, over twice as many rows as columns."""
     parameters = {name: p.detach() for name, p in layer.named_parameters()}
     columns = sum(p.numel() for p in parameters.values())
-    x = torch.randn(2 * columns // (length * embed_dim) + 2, length, embed_dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(2 * columns // (length * embed_dim) + 2, length, embed_dim, generator=generator, dtype=torch.float64)
     J = torch.func.jacrev(lambda p: torch.func.functional_call(layer, p, (x,)))(parameters)
     scale = {name: p.square().mean().sqrt() for name, p in parameters.items()}
     return torch.linalg.svdvals(torch.cat([scale[name] * J[name].flatten(0, 2).flatten(1) for name in parameters], 1))

@@ -1,11 +1,11 @@
 import json
-import logging
 import re
 import sys
 
 import pytest
 import torch
 
+import real_layers as real
 from attnid import Attention, count
 from attnid.__main__ import main
 from attnid.architectures import add_up, circuits, count_layer, load_atlas, read_architecture, report, table
@@ -18,27 +18,12 @@ ATLAS = load_atlas()
 LLAMA = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
 
 
-@pytest.fixture(scope="module")
-def real():
-    """`real_layers`, which needs transformers and is slow to import."""
-    import real_layers
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    return real_layers
-
-
-# listed here, since transformers is imported only where a test needs it
-CASES = (
-    "bert", "gpt2", "gpt_neox", "llama", "llama, biases", "llama, null", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2",
-    "gemma3", "gemma3, full", "olmo2", "phi", "phi3", "falcon, one key head", "falcon, groups", "falcon, alibi", "gpt_oss", "deepseek_v2",
-    "deepseek_v2, no query latent", "deepseek_v3", "whisper, encoder", "whisper, decoder", "whisper, cross", "vit", "vit, no biases")
-
-
 def layer_of(config, kind):
     return dict(read_architecture(config).layers)[kind]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_family_counts_what_its_real_module_shows(real, monkeypatch, name):
+@pytest.mark.parametrize("name", real.CASES)
+def test_a_family_counts_what_its_real_module_shows(monkeypatch, name):
     config, kind = real.CASES[name]
     described, module = layer_of(config, kind), real.build(config, kind)
     real.in_double(monkeypatch, module)
@@ -50,12 +35,11 @@ def test_a_family_counts_what_its_real_module_shows(real, monkeypatch, name):
     assert gap > 1e6
 
 
-def test_every_family_is_measured(real):
-    assert set(CASES) == set(real.CASES)
+def test_every_family_is_measured():
     assert {config["model_type"] for config, _ in real.CASES.values()} == set(FAMILIES)
 
 
-def test_an_epsilon_leaves_the_scales_of_normalised_queries_and_keys_nearly_idle(real, monkeypatch):
+def test_an_epsilon_leaves_the_scales_of_normalised_queries_and_keys_nearly_idle(monkeypatch):
     config, kind = real.CASES["qwen3"]
     described, module = layer_of(config, kind), real.build(config, kind)
     terms, parameters = count_layer(described).terms, described.parameters
@@ -73,7 +57,7 @@ def test_an_epsilon_leaves_the_scales_of_normalised_queries_and_keys_nearly_idle
 
 
 @pytest.mark.parametrize("entry", ATLAS, ids=[entry["name"] for entry in ATLAS])
-def test_published_configurations_have_as_many_parameters_as_the_real_modules(real, entry):
+def test_published_configurations_have_as_many_parameters_as_the_real_modules(entry):
     architecture = read_architecture(entry["config"])
     for (kind, described), _ in architecture.kinds.items():
         with torch.device("meta"):
@@ -99,7 +83,7 @@ SCALINGS = {
 
 
 @pytest.mark.parametrize("name", SCALINGS)
-def test_planes_turn_as_in_transformers(real, name):
+def test_planes_turn_as_in_transformers(name):
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     scaling = SCALINGS[name]

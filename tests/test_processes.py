@@ -6,6 +6,7 @@ import time
 from functools import partial
 
 import pytest
+import torch
 from kills import FORKSERVER, kill_self
 
 from attnid import processes
@@ -86,3 +87,14 @@ def test_interrupt_ends_the_processes_and_lets_them_tidy_up(tmp_path):
         for_each(partial(wait_long, tmp_path), ["long", "short", "never"], interrupt, workers=2)
     assert multiprocessing.active_children() == [] and time.monotonic() - start < 30
     assert set(os.listdir(tmp_path)) == {"started-long", "started-short", "tidied-long", "tidied-short"}
+
+
+def count_threads(folder, item):
+    (folder / item).write_text(str(torch.get_num_threads()))
+
+
+@pytest.mark.parametrize("here, workers, there", [(4, 2, "2"), (3, 1, "3"), (1, 2, "1")])
+def test_processes_share_the_threads(tmp_path, monkeypatch, here, workers, there):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: here)
+    for_each(partial(count_threads, tmp_path), "ab", lambda *end: None, workers=workers)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": there, "b": there}

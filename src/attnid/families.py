@@ -177,7 +177,10 @@ def deepseek(fields):
 
 
 def whisper(fields):
-    """An encoder, and a decoder whose layers attend twice: to themselves, and to what the encoder put out. No key bias."""
+    """An encoder, and a decoder whose layers attend twice: to themselves, and to what the encoder put out. No key bias.
+
+    Where keys and values read other tokens than queries do, as many parameters are idle as in attention without a mask.
+    """
     encoder = sizes(fields, hidden="d_model", heads="encoder_attention_heads", groups=None)
     decoder = sizes(fields, hidden="d_model", heads="decoder_attention_heads", groups=None)
     free = Attention(**encoder, bias="qvo", causal=False)

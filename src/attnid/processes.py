@@ -1,6 +1,5 @@
 """Work spread over processes: one for each item, a few at a time."""
 
-import os
 import signal
 import time
 from multiprocessing import connection, get_context
@@ -9,13 +8,13 @@ import torch
 
 
 def for_each(function, items, ended, *, workers=1, seconds=None):
-    """Call function(item) for items in order, each in a process of its own, `workers` at a time, which share the machine's cores.
+    """Call function(item) for items in order, each in a process of its own, `workers` at a time, which share this one's threads.
 
     ended(item, error) is called as each ends, error being "" or what went wrong, the death of the process included; the others
     go on. After `seconds` no further item starts. An interrupt interrupts the processes and waits until they have ended.
     """
     waiting, running, start = list(items), {}, time.monotonic()
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    threads = max(1, torch.get_num_threads() // workers)
     may_start = lambda: waiting and len(running) < workers and (seconds is None or time.monotonic() - start < seconds)
     try:
         while running or may_start():

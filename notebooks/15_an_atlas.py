@@ -1,0 +1,448 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # An atlas of architectures
+#
+# *Assumed: the counts of {doc}`02_query_key_invariance`, {doc}`06_biases`, {doc}`08_rotary_positions` and {doc}`09_grouped_queries`. Nothing
+# here is in the paper but one model, Llama-2-70B.*
+#
+# *In the ledger:* {ref}`section 4.9 <ledger-sec-4-9>`, {ref}`Llama-2-70B <ledger-llama>`.
+#
+# ## The question
+#
+# The paper counts idle numbers in layers that it draws up itself. People have published the layers of thousands of models, and each comes
+# with a small file, `config.json`, that says how wide, how many heads, how many groups, what turns and what is normalised. That is all a
+# count needs. So: of the attention weights that people train and store, how many can their models' functions see? And what did each change
+# of architecture since 2018, more heads, rotary positions, grouped queries, norms on queries and keys, latent attention, do to that number?
+
+# %% [markdown]
+# ## The claim
+#
+# Two makes of layer are new to us. Many recent models **normalise** queries and keys: with $\rho(z) = \|z\| / \sqrt{D}$ the root mean square of
+# a vector, and $\circ$ the product entry by entry,
+#
+# $$
+# q = g_Q \circ \frac{W_Q\, x}{\rho(W_Q\, x)}, \qquad k = g_K \circ \frac{W_K\, y}{\rho(W_K\, y)}, \qquad s = k^\top R_\delta\, q,
+# $$
+#
+# where the gains $g_Q, g_K \in \mathbb{R}^D$ are trained and shared by all heads, and $R_\delta$ turns by the offset $\delta$ of the two
+# tokens. We call a direction in the weights and gains *score-null* if it keeps every score, for all $x$, $y$ and $\delta$, to first order.
+#
+# ```{prf:proposition} Normalised queries and keys
+# :label: prop-qk-norm
+#
+# Let $2 \le D \le E$, let $D$ be even, and let $R$ turn $D/2$ planes by distinct angles in $(0, \pi)$. At generic weights and gains of a layer with
+# $H$ query heads and $G$ key heads the score-null directions are spanned by
+#
+# 1. a factor on the $W_Q$ of one query head or the $W_K$ of one key head: $H + G$ directions;
+# 2. for each plane, a factor on its two entries of $g_Q$ and the inverse factor on those of $g_K$: $D/2$ directions.
+#
+# If nothing turns and $|g_{Q,i}\, g_{K,i}|$ differ, the second kind has one direction for each of the $D$ coordinates.
+# ```
+#
+# The $G D$ directions that rotary layers without norms have ({prf:ref}`prop-groups-rotary`) are gone: the norm sees a plane's phase and size.
+#
+# **Latent attention**, from DeepSeek-V2 ([arXiv 2405.04434](https://arxiv.org/abs/2405.04434)), does not make keys and values from the token
+# but from a short, normalised summary of it. With maps $L \in \mathbb{R}^{r \times E}$ and $U \in \mathbb{R}^{q \times E}$,
+#
+# $$
+# c(y) = g \circ \frac{L\, y}{\rho(L\, y)}, \qquad b(x) = f \circ \frac{U x}{\rho(U x)},
+# $$
+#
+# head $h$ has keys $K_h\, c(y)$ and values $V_h\, c(y)$, queries $Q_h\, b(x)$, and output map $O_h$. Nothing in these keys turns. Positions come in
+# through a second part of the score, with turned queries $Q_h'\, b(x)$ and one turned key $K' y$ for all heads:
+#
+# $$
+# s_h = \big( K_h\, c(y) \big)^\top Q_h\, b(x) + \big( K' y \big)^\top R_\delta\, Q_h'\, b(x) .
+# $$
+#
+# Let $Q_h, K_h$ have $n$ rows, $V_h$ have $C$, and $Q_h', K'$ have $t$ (even). Some models leave $U$ and $f$ out and let $b(x) = x$.
+#
+# ```{prf:proposition} Latent attention
+# :label: prop-latent
+#
+# Let $2 \le r, q \le E$, let $n \le \min(r, q)$ and $C \le r$, and let $R$ turn the $t/2$ planes by distinct angles in $(0, \pi)$. At generic weights
+# the directions that keep, to first order, all scores $s_h$ and all values put out, $O_h V_h\, c(y)$, form a space of dimension
+#
+# $$
+# \underbrace{H n^2 + t}_{\text{queries and keys}} + \underbrace{H C^2}_{\text{values and outputs}}
+# + \underbrace{\tfrac{r(r+1)}{2} + 1}_{\text{latent of keys and values}} + \underbrace{\tfrac{q(q+1)}{2} + 1}_{\text{latent of queries}} ,
+# $$
+#
+# without the last term if $b(x) = x$.
+# ```
+#
+# Both statements are about scores and values. (A softmax hides what it adds to the scores of all keys $y$ alike; but these scores are odd in $y$, so no direction does that.) That the outputs
+# show scores and values, so that nothing else is idle, is {prf:ref}`lem-heads-apart` for bilinear scores. For normalised ones we do not prove it; the measured ranks below say it.
+
+# %% [markdown]
+# ## Proof
+#
+# Both proofs use one fact. Let $a(y)$ be a linear form, not zero, and $\|B y\|^2$ a quadratic form of rank at least two. Then the function
+# $a(y) / \|B y\|$ determines $B^\top B$ up to a positive factor: its square is a fraction of polynomials, and it is in lowest terms, because a sum of two or more
+# independent squares has no real linear factor. The same to first order: if the derivative of the square vanishes, then $2 \dot a\, \|B y\|^2 = a\,
+# \tfrac{d}{dt} \|B y\|^2$, so $\|B y\|^2$ divides its own derivative, which is a multiple of it. And $B^\top B$ determines a $B$ of full row rank up to a rotation, $B \mapsto O B$.
+#
+# ```{prf:proof}
+# (of {prf:ref}`prop-qk-norm`) The directions listed keep all scores: the norm divides the factors of the first kind out, and in the second kind the factor on a plane
+# commutes with $R_\delta$ and meets its inverse. Conversely, as a function of $x$ a score is a linear form over $\rho(W_Q x)$. So a
+# score-null direction keeps $W_Q^\top W_Q$ up to a factor. Up to a direction of the first kind it then moves $W_Q$ by $B W_Q$ and likewise $W_K$ by
+# $A W_K$, with skew $A$ and $B$, and it keeps $W_K^\top Z_\delta W_Q$, where $Z_\delta = \mathrm{diag}(g_K)\, R_\delta\, \mathrm{diag}(g_Q)$. Since $W_Q$ and
+# $W_K$ have full row rank, this says
+#
+# $$
+# A^\top Z_\delta + Z_\delta B + \dot Z_\delta = 0 \qquad \text{for all } \delta .
+# $$ (eq-norm)
+#
+# Take the block of two different planes $i$ and $j$. There $\dot Z_\delta$ is zero and $Z_\delta$ is block diagonal, so $A_{ji}^\top Z_\delta^j + Z_\delta^i B_{ij} =
+# 0$. The first term is a combination of $\cos \delta\theta_j$ and $\sin \delta\theta_j$, the second of those of $\theta_i$. The four are independent
+# functions of $\delta$, and $Z^i$, $Z^j$ are invertible, so $A_{ji} = B_{ij} = 0$. In the block of one plane $A = aJ$ and $B = bJ$ with $J$ the
+# quarter turn, and $Z_\delta = \cos(\delta\theta) P + \sin(\delta\theta)\, \mathrm{diag}(g_K) J\, \mathrm{diag}(g_Q)$ with
+# $P = \mathrm{diag}(p_1, p_2)$ and $p_i = g_{K,i}\, g_{Q,i}$. The cosine's part of {eq}`eq-norm` is $-aJP + bPJ + \dot P = 0$. Off the diagonal, $a p_2 =
+# b p_1$ and $a p_1 = b p_2$, so $a = b = 0$ if $p_1^2 \ne p_2^2$. On it, $\dot p_1 = \dot p_2 = 0$: what $g_{Q,i}$ gains relative to its size, $g_{K,i}$ loses. The
+# sine's part now keeps $g_{K,1}\, g_{Q,2}$, so both entries of the plane gain alike. If nothing turns, $P$ is $D \times D$ and $A^\top P + P B + \dot P = 0$; the same two lines for each
+# pair of coordinates give $A = B = 0$, and $\dot P = 0$ leaves $D$ exchanges.
+# ```
+#
+# ```{prf:proof}
+# (of {prf:ref}`prop-latent`) We peel the parameters off in layers; each step loses the dimension of its fibres. *Gains.* Scores and values
+# depend on $g$ only through $K_h\, \mathrm{diag}(g)$ and $V_h\, \mathrm{diag}(g)$, and on $f$ likewise. So $r + q$ directions are lost, and we may take all gains to be one.
+# *The latent.* The values $O_h V_h\, L y / \rho(L y)$ determine $L^\top L$ up to a factor, by the fact above. All $L$ with this property are $c\, O L$: what is lost has
+# dimension $1 + r(r-1)/2$. *Queries.* Replacing $y$ by $\tau y$ leaves the first part of $s_h$ as it is and multiplies the second
+# by $\tau$, so we know both parts. The second is, in $x$, a linear form over $\rho(U x)$, and loses $1 + q(q-1)/2$ in the same way. *Products.* Fix $L$ and $U$ among those left. They have full row rank, so
+# what is still seen are the matrices $K_h^\top Q_h$, $O_h V_h$, and $K'^\top R_\delta\, Q_h'$ for all $\delta$. These lose $n^2$ and $C^2$ for each head by
+# {prf:ref}`cor-share`, and $2$ for each plane by {prf:ref}`prop-groups-rotary`, the heads being one group. The sum is the claim; with $b(x) = x$ there is nothing to peel off on the queries' side.
+# ```
+
+# %% [markdown]
+# ## The same symbols in code
+#
+# `read_architecture` takes a `config.json`, a folder that holds one, or its fields, and gives a description of each layer; `table` writes down their counts. From a shell it is
+# `python -m attnid count config.json`, with `--json` for programs.
+
+# %%
+from collections import Counter
+from dataclasses import replace
+
+import torch
+
+from attnid import Attention, count, figures, forward, measure
+from attnid.architectures import circuits, count_layer, load_atlas, read_architecture, table
+from attnid.attention import attend, project
+from attnid.jacobian import cut
+from attnid.latent import LatentAttention, count_latent, forward_latent
+
+llama = read_architecture({"model_type": "llama", "hidden_size": 8192, "num_attention_heads": 64,
+                           "num_key_value_heads": 8, "num_hidden_layers": 80})
+print(table(llama))
+assert llama.total.unidentified == 80 * (8 * 128 + 8 * 128 ** 2) == 10_567_680
+
+# %% [markdown]
+# A model type that it does not know is refused. A field that is missing, impossible or not described is an error that names it. Nothing is ever counted as if it were plain.
+
+# %%
+for fields in ({"model_type": "rwkv"}, {"model_type": "llama", "hidden_size": 8192},
+               {"model_type": "phi", "hidden_size": 64, "num_attention_heads": 4, "qk_layernorm": True}):
+    try:
+        read_architecture(fields)
+        raise AssertionError("was read")
+    except ValueError as error:
+        print(str(error)[:60])
+
+# %% [markdown]
+# Latent attention has a description of its own, `LatentAttention`. Here is one head of it from the formulas above, against the package's own program, at sizes that can be measured:
+# $E = 8$, $H = 1$, $r = 4$, $q = 5$, $n = C = 2$ and $t = 2$.
+
+# %%
+def normalised(z, gain):
+    return gain * z / z.square().mean(-1, keepdim=True).sqrt()
+
+
+def one_latent_head(p, x, angle):                          # tokens are rows: x is (L, E)
+    c, b = normalised(x @ p["W_DKV"].mT, p["gain_DKV"]), normalised(x @ p["W_DQ"].mT, p["gain_DQ"])
+    turn = angle * torch.arange(len(x), dtype=x.dtype)[:, None]
+    R = lambda z: torch.cat((z[:, :1] * turn.cos() - z[:, 1:] * turn.sin(), z[:, :1] * turn.sin() + z[:, 1:] * turn.cos()), 1)
+    s = (b @ p["W_Q"][0].mT) @ (c @ p["W_K"][0].mT).mT + R(b @ p["W_QR"][0].mT) @ R(x @ p["W_KR"].mT).mT
+    later = torch.ones_like(s, dtype=torch.bool).triu(1)
+    weights = (s / 4 ** 0.5).masked_fill(later, -torch.inf).softmax(-1)              # heads have 2 + 2 coordinates
+    return weights @ (c @ p["W_V"][0].mT) @ p["W_O"][0].mT
+
+
+def normal(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+one = LatentAttention(8, 1, 4, 2, rotary=(0.7,), query_rank=5)
+p, x = one.random_parameters(seed=0), normal(1, 6, 8)
+assert (one_latent_head(p, x, 0.7) - forward_latent(one, p, x)).abs().max() < 1e-12
+print(count_latent(one).terms)
+
+# %% [markdown]
+# ## The check
+#
+# ### Latent attention
+#
+# The Jacobian of the outputs in all parameters, its rank cut at a gap of at least $10^6$ as in {doc}`01_what_is_identified`, against {prf:ref}`prop-latent`. The second layer has no latent for its
+# queries; the third has heads as wide as the latent.
+
+# %%
+def latent_nullity(layer, seed=2):
+    parameters, x = layer.random_parameters(seed), normal(seed + 1, 12, 10, layer.embed_dim)
+    blocks = torch.func.jacrev(lambda p: forward_latent(layer, p, x))(parameters)
+    J = torch.cat([blocks[name].flatten(0, 2).flatten(1) for name in layer.shapes], 1)
+    rank, gap = cut(torch.linalg.svdvals(J))
+    assert gap > 1e6
+    return layer.parameters - rank
+
+
+def formula(H, n, C, t, r, q=None):
+    return H * n ** 2 + t + H * C ** 2 + r * (r + 1) // 2 + 1 + (0 if q is None else q * (q + 1) // 2 + 1)
+
+
+for sizes in ((2, 2, 3, 4, 4, 5), (3, 3, 2, 2, 4, None), (1, 4, 4, 2, 4, 6)):
+    H, n, C, t, r, q = sizes
+    layer = LatentAttention(8, H, r, n, C, rotary=(1.0, 0.3)[:t // 2], query_rank=q)
+    assert latent_nullity(layer) == count_latent(layer).unidentified == formula(*sizes)
+    print("H, n, C, t, r, q =", sizes, "unidentified", formula(*sizes), "of", layer.parameters)
+
+# %% [markdown]
+# ### Every make in the atlas
+#
+# `load_atlas` has the fields of 42 published configurations, oldest first. We shrink each layer to two heads of width 4 on $E = 8$, keeping what makes it what it is: biases, groups or
+# not, whether none, some or all coordinates turn, norms, scores, causal or not. Many models turn out to be of the same make. For each make `measure`, which knows none of the symmetries, must find what `count` adds up.
+
+# %% tags=["claim-atlas"]
+def shrink(layer):
+    if isinstance(layer, LatentAttention):
+        return LatentAttention(8, 2, 4, 2, rotary=(1.0, 0.3), query_rank=layer.query_rank and 5)
+    part = 2 * len(layer.rotary) / layer.D
+    planes = 0 if part == 0 else 2 if part == 1 else 1
+    return replace(layer, embed_dim=8, heads=2, kv_heads=1 if layer.G < layer.H else 2, head_dim=4, value_dim=4, rotary=(1.0, 0.1)[:planes])
+
+
+atlas = [(entry, read_architecture(entry["config"])) for entry in load_atlas()]
+makes = {}
+for entry, architecture in atlas:
+    for layer in {shrink(layer) for _, layer in architecture.kinds}:
+        makes.setdefault(layer, []).append(entry["name"])
+for layer, names in makes.items():
+    latent = isinstance(layer, LatentAttention)
+    nullity = latent_nullity(layer) if latent else measure(layer).nullity
+    assert nullity == count_layer(layer).unidentified
+    print(f"{names[0]:17} and {len(names) - 1:2} more: {nullity:3} of {layer.parameters}  {', '.join(count_layer(layer).terms)}")
+
+# %% [markdown]
+# This trusts our own program of each layer. The package's tests do not: for each family they build a small model of the class in `transformers` itself, take one attention module with its own forward
+# pass, in float64 and with the epsilon of its norms at zero, and find the Jacobian's rank equal to the count. They also compare how many parameters each of the 42 layers has with the module that `transformers` builds at full size.
+#
+# ## The atlas
+
+# %% tags=["claim-atlas"]
+print("released  model              layers      parameters  unidentified  percent   query-key  value-output  latents")
+rows = []
+for entry, architecture in atlas:
+    total, parts = architecture.total, Counter()
+    for (_, layer), number in architecture.kinds.items():
+        parts.update({circuit: number * part.unidentified for circuit, part in circuits(layer).items()})
+    assert sum(parts.values()) == total.unidentified
+    rows.append((entry["name"], entry["released"], total.parameters, parts))
+    widths = (("query-key", 12), ("value-output", 14), ("latents", 9))
+    millions = "".join(f"{parts[circuit] / 1e6:{w - 2}.3f} M" if parts[circuit] else " " * w for circuit, w in widths)
+    print(f"{entry['released']}   {entry['name']:18}{len(architecture.layers):6} {total.parameters:16,}{total.unidentified:14,}"
+          f"{100 - 100 * total.share:9.3f}{millions}".rstrip())
+
+# %% mystnb={"image": {"alt": "Bars for 42 models from BERT in 2018 to gpt-oss in 2025. Early models lose two to four percent of their attention parameters, half in queries and keys and half in values and outputs. From LLaMA on the query-key part has all but vanished and grouped models lose less than half a percent. The three DeepSeek models with latent attention stand out with three to five percent. Right, on a logarithmic scale, the numbers: between a hundred thousand and about two hundred million, with DeepSeek's the largest."}, "figure": {"caption": "Unidentified attention parameters of 42 published models, oldest first. Left: percent of all attention parameters, by circuit. Right: millions of numbers, one mark for each circuit.", "name": "fig-atlas"}}
+figures.atlas(rows)
+
+# %% [markdown]
+# Four ages show in {numref}`fig-atlas`.
+#
+# - **Before 2022** nothing turns and every head has its own keys. Both circuits lose the share $D/(2E) = 1/(2H)$, and biases a little more. BERT base, GPT-2 and ViT-B are one layer to this count, and lose $4.2\%$.
+# - **Rotary positions** strike the query-key circuit out, by a factor $D$. In GPT-NeoX and Pythia, where a quarter of each head turns, three quarters of a head keep their $(3D/4)^2$; from LLaMA on, where all turns,
+#   what is left is in values and outputs, which nothing turns.
+# - **Grouped queries** divide that remainder by $H/G$ and the value weights with it. Falcon 7B, with one key head for 71, loses one number in ten thousand.
+# - **Latent attention** brings it all back. DeepSeek-V3 has 336 million idle attention parameters, more than any other model here, and its share of three percent is that of BERT large.
+
+# %%
+by_name = {name: (parameters, parts, sum(parts.values())) for name, _, parameters, parts in rows}
+percent = {name: 100 * idle / parameters for name, (parameters, _, idle) in by_name.items()}
+assert percent["BERT base"] == percent["GPT-2"] == percent["ViT-B/16"] and abs(percent["BERT base"] - 4.2) < 0.05
+turning = ("LLaMA", "Llama", "Falcon", "Mistral", "Gemma", "Qwen", "OLMo", "gpt-oss")
+assert all(parts["query-key"] < 0.025 * idle for name, (_, parts, idle) in by_name.items() if name.startswith(turning))
+assert abs(percent["Falcon 7B"] - 0.01) < 0.001
+assert max(by_name, key=lambda name: by_name[name][2]) == "DeepSeek-V3" and round(by_name["DeepSeek-V3"][2] / 1e6) == 336
+assert max(percent, key=percent.get) == "DeepSeek-V2-Lite" and abs(percent["DeepSeek-V3"] - percent["BERT large"]) < 0.25
+quarter = count(Attention(5120, 40, rotary=tuple(1e4 ** (-i / 16) for i in range(16)))).terms["query-key maps"]
+assert quarter == 40 * (96 ** 2 + 32)                      # Pythia 12B: 32 of 128 coordinates turn
+
+# %% [markdown]
+# ### One change at a time
+#
+# Models differ in size as well as in make. To see what a make does, take one size, $E = 8192$ with 64 heads of width 128 as in Llama 2, and change one thing after the other.
+
+# %% tags=["claim-atlas"]
+E, H, G, D = 8192, 64, 8, 128
+angles = tuple(1e4 ** (-2 * i / D) for i in range(D // 2))
+grouped = Attention(E, H, G, rotary=angles)
+latent = LatentAttention(E, H, 512, 128, 128, rotary=angles[::2], query_rank=1536)
+steps = {"8 heads": Attention(E, 8), "64 heads": Attention(E, H), "biases": Attention(E, H, bias="qkvo"),
+         "rotary": Attention(E, H, rotary=angles), "groups": grouped, "norms": replace(grouped, qk_norm="head_gain"),
+         "sinks and\nbiases": replace(grouped, score="sink", bias="qkvo"), "latent": latent}
+idle = {name: {circuit: part.unidentified for circuit, part in circuits(layer).items()} for name, layer in steps.items()}
+query_key = {name: parts["query-key"] for name, parts in idle.items()}
+assert query_key["8 heads"] == 8 * 1024 ** 2 and query_key["64 heads"] == H * D ** 2
+assert query_key["biases"] - query_key["64 heads"] == idle["biases"]["value-output"] - idle["64 heads"]["value-output"] == H * D
+assert query_key["rotary"] == H * D and query_key["groups"] == query_key["sinks and\nbiases"] == G * D
+assert query_key["norms"] == H + G + D // 2
+assert idle["latent"]["latents"] == 512 * 513 // 2 + 1536 * 1537 // 2 + 2 and query_key["latent"] == H * D ** 2 + 64
+
+# %% mystnb={"image": {"alt": "Bars on a logarithmic scale for eight makes of one layer. Queries and keys lose 8,388,608 numbers with 8 heads, 1,048,576 with 64, a little more with biases, 8,192 with rotary positions, 1,024 with groups, 136 with norms, 1,024 with sinks and biases, and 1,048,640 with latent attention. Values and outputs lose as many as queries and keys at first, stay there under rotary positions, and fall to 131,072 with groups. Latent attention adds a third bar, 1,311,746."}, "figure": {"caption": "Unidentified numbers in one layer with $E = 8192$ as its make changes. From *8 heads* to *norms* each make adds what its name says to the one before it, except that *rotary* drops the biases again; the last two are variants of *groups*.", "name": "fig-changes"}}
+figures.changes(idle)
+
+# %% [markdown]
+# Eight times as many heads leave an eighth. Biases add the $HD$ key biases and the $HD$ value biases of {doc}`06_biases`. Rotary positions divide the queries' and keys' part by $D$, groups divide both by $H/G$ ({prf:ref}`prop-groups-rotary`),
+# and norms replace $G D$ by $H + G + D/2$ ({prf:ref}`prop-qk-norm`). Under rotation and with sinks, biases hide nothing: the positions tell a key bias apart, and attention rows that do not sum to one tell a value bias
+# apart. The latent layer's keys do not turn, so its heads have the full $n^2$ again. That is the same freedom that lets its users multiply $K_h^\top$ into $Q_h$ and never form a key; what makes the layer cheap to run makes it unidentified.
+
+# %% [markdown]
+# ## Break it
+#
+# **Give the norm its epsilon.** Real norms divide by $\sqrt{\rho^2 + \varepsilon}$, with $\varepsilon = 10^{-6}$ or so, and we counted with $\varepsilon = 0$. Along a factor on $W_Q$ the normalised query then changes, relative to its size, by
+#
+# $$
+# \frac{d}{d \log c} \log \frac{c \rho}{\sqrt{c^2 \rho^2 + \varepsilon}} = \frac{\varepsilon}{\rho^2 + \varepsilon} \quad \text{at } c = 1,
+# $$
+#
+# so the $H + G$ scale directions are no longer idle. They are nearly idle: the outputs see them, but through a singular value of the order of $\varepsilon$.
+
+# %%
+normed = Attention(8, 2, 1, 4, rotary=(1.0, 0.1), qk_norm="head_gain")
+theta, x = normed.random_parameters(seed=3), normal(4, 10, 10, 8)
+
+
+def with_epsilon(p, x, epsilon):
+    q, k, v = project(normed, p, x)
+    unit = lambda z: z / (z.square().mean(-1, keepdim=True) + epsilon).sqrt()
+    z = attend(replace(normed, qk_norm=None), {}, p["gain_Q"] * unit(q), p["gain_K"] * unit(k), v)
+    return torch.einsum("...hlc,hec->...le", z, p["W_O"])
+
+
+def spectrum(epsilon):
+    blocks = torch.func.jacrev(lambda p: with_epsilon(p, x, epsilon))(theta)
+    values = torch.linalg.svdvals(torch.cat([blocks[name].flatten(0, 2).flatten(1) for name in normed.shapes], 1))
+    return values / values[0]
+
+
+assert (with_epsilon(theta, x, 0.0) - forward(normed, theta, x)).abs().max() < 1e-12
+terms, P = count(normed).terms, normed.parameters
+scales, rest = terms["query scales"] + terms["key scales"], terms["gain exchange"] + terms["value-output maps"]
+epsilons = [10.0 ** e for e in (-9, -8, -7, -6, -5, -4, -3)]
+spectra = {0.0: spectrum(0.0)} | {e: spectrum(e) for e in epsilons}
+for epsilon, values in spectra.items():
+    assert (values[P - rest:] < 1e-13).all()
+    assert (values[P - rest - scales:] < 1e-13).all() if epsilon == 0 else (values[P - rest - scales:P - rest] > 1e-3 * epsilon).all()
+small = {e: v[P - rest - scales:P - rest] for e, v in spectra.items() if e}
+assert (small[1e-8] / small[1e-9] - 10).abs().max() < 0.1 and small[1e-6].max() < 1e-4
+
+# %% mystnb={"image": {"alt": "Singular values against epsilon, both axes logarithmic. Most form flat grey lines between one and about a hundredth. Three orange lines fall in proportion to epsilon, from less than a thousandth at epsilon 0.001 to less than 1e-9 at epsilon 1e-9."}, "figure": {"caption": "The singular values of a small layer with normalised queries and keys, $H + G = 3$, against the epsilon of the norm. Three of them vanish with $\\varepsilon$. The $D/2$ exchanges of gains and the idle numbers of the values, exactly zero at every $\\varepsilon$, lie below the frame.", "name": "fig-epsilon"}}
+figures.nearly_idle(epsilons, [spectra[e][:P - rest].tolist() for e in epsilons], scales)
+
+# %% [markdown]
+# **Believe every field.** Falcon 7B's file has `num_kv_heads` equal to 71, and its module has one key head: an older field, `multi_query`, overrides it. A reader that takes fields at their word counts 71 groups and finds 71 times too many idle numbers.
+
+# %%
+falcon = next(architecture for entry, architecture in atlas if entry["name"] == "Falcon 7B").layers[0][1]
+believed = replace(falcon, kv_heads=71)
+assert falcon.G == 1 and count(believed).unidentified == 71 * count(falcon).unidentified
+print(f"one key head {count(falcon).unidentified:,}, as the field has it {count(believed).unidentified:,}")
+
+# %% [markdown]
+# **Let two planes turn alike.** With `rope_theta` 1 all planes turn at one rate, and the commutant of {prf:ref}`lem-commutant` grows from $D$ to $D^2/2$. `read_architecture` refuses such a file, because two angles that agree to rounding may or may not have been meant to.
+
+# %%
+same = replace(grouped, rotary=(1.0,) * (D // 2))
+assert count(same).terms["query-key maps"] == G * D ** 2 // 2 == D // 2 * count(grouped).terms["query-key maps"]
+tiny = Attention(8, 2, 1, 4, rotary=(1.0, 1.0))
+assert measure(tiny).nullity == count(tiny).unidentified == 4 ** 2 // 2 + 4 ** 2
+
+# %% [markdown]
+# ## What it means
+#
+# Attention layers were made cheaper to run, and easier to extend to long texts, for seven years, and on the way they lost most of their idle parameters; nobody set out to do that. What remains is nearly all in values and outputs, the circuit that the paper
+# leaves out. The exception shows that there is no law in it: latent attention is cheaper still, and has as much freedom as the layers of 2018.
+#
+# Read the atlas with three cautions. A share is not a merit: whether identified parameters make better models is a question for {doc}`17_does_identification_matter`. Inputs are taken as free, so what a LayerNorm or RMSNorm
+# before the layer hides is not in these numbers but in those of {doc}`14_a_whole_network`. And the counts hold at generic weights; {doc}`16_real_checkpoints` looks at trained ones.
+#
+# ## Exercises
+#
+# **1.** Gemma 7B and LLaMA 7B both have rotary positions, no groups and no biases. Why does Gemma lose more than twice the share?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# The share lost in values and outputs is $H C^2 / (2 H C E) = C/(2E)$. Gemma's heads are 256 wide on $E = 3072$, so $C/(2E) = 1/24$; LLaMA's are 128 wide on $4096$, so $1/64$. The whole layer loses about half of that.
+# ```
+
+# %% tags=["hide-cell"]
+assert 256 / (2 * 3072) == 1 / 24 and 128 / (2 * 4096) == 1 / 64
+assert abs(percent["Gemma 7B"] - 100 / 48) < 0.02 and abs(percent["LLaMA 7B"] - 100 / 128) < 0.02
+print("Gemma 7B over LLaMA 7B:", round(percent["Gemma 7B"] / percent["LLaMA 7B"], 1))
+
+# %% [markdown]
+# **2.** Whisper's keys have no bias. Qwen2's have one, on queries and values as well, and its file has no field that says so. Which of the two models' authors could have saved parameters, and how many?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# Whisper's saved them: nothing turns, so a key bias would be idle ({prf:ref}`lem-key-bias`), $HD = 1280$ numbers in each of 96 layers. Qwen2's heads turn, and no part of its key bias is idle. Its value bias is: without an output bias, the $GC$ value biases act
+# through their image in the outputs, $\sum_h W_O^h b_V$, which for $GC \le E$ shows all of them. So Qwen2 has nothing to save here.
+# ```
+
+# %% tags=["hide-cell"]
+whisper = next(architecture for entry, architecture in atlas if entry["name"] == "Whisper large").layers[0][1]
+assert count(replace(whisper, bias="qkvo")).terms["key bias"] == 1280 and "key bias" not in count(whisper).terms
+qwen = next(architecture for entry, architecture in atlas if entry["name"] == "Qwen2 7B").layers[0][1]
+assert qwen.bias == "qkv" and set(count(qwen).terms) == {"value-output maps", "query-key maps"}
+
+# %% [markdown]
+# **3.** Suppose DeepSeek-V3 dropped the norm on the latent of keys and values, $c(y) = L y$. How many numbers of each layer would be unidentified then?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# Without the norm (and its gain) the group on the latent is all of $GL(r)$: $L \mapsto S L$, $K_h \mapsto K_h S^{-1}$, $V_h \mapsto V_h S^{-1}$ keep everything, so the latent loses $r^2$ instead of $r(r+1)/2 + 1$. With $r = 512$ that is $262{,}144$ instead of $131{,}329$, twice as many.
+# The norm pays for the difference by telling rotations from other changes of basis.
+# ```
+
+# %% tags=["hide-cell"]
+def without_norm(p, x):                             # the latent of keys and values as it is
+    c = x @ p["W_DKV"].mT
+    k, v = torch.einsum("...lr,hdr->...hld", c, p["W_K"]), torch.einsum("...lr,hdr->...hld", c, p["W_V"])
+    q = torch.einsum("...le,hde->...hld", x, p["W_Q"])
+    z = attend(Attention(8, 2, head_dim=2), {}, q, k, v)
+    return torch.einsum("...hlc,hec->...le", z, p["W_O"])
+
+
+plain = LatentAttention(8, 2, 4, 2)                        # nothing turns, no latent of queries
+theta = {name: W for name, W in plain.random_parameters(seed=5).items() if W.numel() and name != "gain_DKV"}
+blocks = torch.func.jacrev(lambda p: without_norm(p, normal(6, 12, 10, 8)))(theta)
+J = torch.cat([block.flatten(0, 2).flatten(1) for block in blocks.values()], 1)
+rank, gap = cut(torch.linalg.svdvals(J))
+assert gap > 1e6 and J.shape[1] - rank == 4 ** 2 + 2 * 2 * 2 ** 2 and 512 ** 2 == 262_144 and 512 * 513 // 2 + 1 == 131_329
+print("unidentified without the norm:", J.shape[1] - rank, "with it:", count_latent(plain).unidentified)
+
+# %% [markdown]
+# Next, {doc}`16_real_checkpoints` goes from the shapes of layers to their trained weights, and takes out what is not identified.
