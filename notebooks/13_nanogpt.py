@@ -150,15 +150,16 @@ assert abs(shrunk.estimate - factor) < 0.01
 # %% [markdown]
 # ### 3. AdamW and $1/(2H)$
 #
-# $1/(2H)$ is what an isotropic step would have on average ({prf:ref}`prop-rho`): the paper draws it as a boundary. AdamW comes within a factor of a few, and
-# stays *below* it: its steps avoid the null space more than a random direction would.
+# $1/(2H)$ is what an isotropic step would have on average ({prf:ref}`prop-rho`): the paper draws it as a boundary. AdamW comes within a factor of four, and
+# stays *below* it in the mean: its steps avoid the null space more than a random direction would. A head goes above it at single early steps.
 
 # %%
 means = {case: summary(case, "rho", np.mean) for case in CASES}
 for case, mean in means.items():
     largest = max(per_seed(case, "rho", np.max).values())
     print(f"{case:10} mean rho {mean}, largest of any head and step {largest:.3f}; 1/(2H) = {1 / (2 * H):.3f}")
-assert means["adamw"].low > 10 * means["sgd-decay"].high > 10 * means["sgd"].high and means["adamw"].high < 1 / (2 * H)
+assert means["adamw"].low > 10 * means["sgd-decay"].high > 10 * means["sgd"].high and means["adamw"].high < 0.5 / (2 * H)
+assert 1 / (2 * H) < max(per_seed("adamw", "rho", np.max).values()) < 1.5 / (2 * H)
 
 # %% [markdown]
 # ### 4 and 5. $\tau$ by layer, and $\mu$
@@ -341,7 +342,7 @@ if torch.cuda.is_available():
 # |---|---|---|
 # | 1 | SGD keeps $\beta$, $\rho$ far below $1/(2H)$ | Yes, for $[W \; b]$; the weights alone leak by way of the biases |
 # | 2 | decay shrinks $\beta$ slowly | Yes, and by the factor that the schedule predicts |
-# | 3 | AdamW's $\rho$ comes closest to $1/(2H)$, sometimes far above | Closest, yes; above it never, at this size |
+# | 3 | AdamW's $\rho$ comes closest to $1/(2H)$, sometimes far above | Closest, yes, at a quarter of it; far above never, at this size |
 # | 4 | $\tau$ spreads to both signs, most in the first layer | Both signs in every seed; the first layer's spread is the largest |
 # | 5 | $\mu$ never reaches 0 | Yes; rebalancing even raises it |
 # | 6 | rebalancing leaves the loss; the control is like AdamW | Yes, within 0.02 nats |
@@ -366,7 +367,8 @@ if torch.cuda.is_available():
 # %% tags=["hide-cell"]
 teeth = np.arange(400, 2000, 200) - 10  # just before each rebalancing, the first interval left out
 growth = {seed: np.array([r.heads["beta"][r.step == at].mean() for at in teeth]) for seed, r in runs["rebalanced"].items()}
-rate = np.array([np.mean([learning_rate_at(s, TrainingConfig(**r.settings["training"])) for s in range(at - 190, at)]) for at in teeth])
+settings = TrainingConfig(**laptop.training | CASES["rebalanced"].training)
+rate = np.array([np.mean([learning_rate_at(step, settings) for step in range(at - 190, at)]) for at in teeth])
 power = t_interval([power_law(rate, values) for values in growth.values()])
 print(f"growth of beta between rebalancings goes as the mean rate to the power {power}")
 assert 0.5 < power.low and power.high < 2

@@ -4,7 +4,9 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")   # the kernels that nbval starts inherit it
 
+import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 
 torch.set_num_threads(1)
@@ -13,5 +15,19 @@ settings.load_profile("attnid")
 
 
 def pytest_collection_modifyitems(items):
-    """Build the book first, on one worker, while the others test."""
-    items.sort(key=lambda item: item.path.name != "test_book.py")
+    """Build the book first, on one worker, while the others test; look at it in a browser last."""
+    items.sort(key=lambda item: {"test_book.py": 0, "test_browser.py": 2}.get(item.path.name, 1))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the built book: the first process of a test run that asks builds it, the others wait."""
+    import build
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    with FileLock(shared / "book.lock"):
+        if not (shared / "book-is-built").exists():
+            build.build()
+            (shared / "book-is-built").touch()
+    return build.ROOT / "_build" / "html"

@@ -72,3 +72,16 @@ def without_alternative_text(page):
         text = image.get("alt", "").strip()
         return not text or Path(text).name == Path(urlsplit(image["src"]).path).name
     return [image["src"] for image in soup(page).find_all("img") if says_nothing(image)]
+
+
+def numbers(page):
+    """The number of each labelled statement, figure and equation of a page, as references to it say it."""
+    statements = {tag["id"]: tag.select_one(".caption-number") for tag in soup(page).select("div.proof[id]")}
+    figures = {tag["id"]: tag.select_one("figcaption .caption-number") for tag in soup(page).select("figure[id]")}
+    equations = {tag["id"].removeprefix("equation-"): tag.select_one(".eqno") for tag in soup(page).select("div.math[id]")}
+    return {label: tag.get_text().strip(" \n#") for label, tag in {**statements, **figures, **equations}.items() if tag}
+
+
+def citations(page):
+    """How a page cites each work, in its order."""
+    return [tag.get_text() for tag in soup(page).select(".bibtex-citation")]

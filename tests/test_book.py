@@ -8,11 +8,6 @@ import ledger
 import pages
 
 
-@pytest.fixture(scope="module")
-def site():
-    return book.build().parent
-
-
 def found(check, files):
     """What a check finds, by file."""
     return {path.name: problems for path in files if (problems := check(path))}

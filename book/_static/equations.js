@@ -6,15 +6,18 @@
   const page = document.documentElement;
   const show = () => page.classList.remove("typesetting");
   page.classList.add("typesetting");
-  setTimeout(show, 5000);        // whatever happens, the page is read
+  window.addEventListener("load", () => { if (!MathJax.version) show(); });   // MathJax did not load
 
   const isNear = (element) => element.getBoundingClientRect().top < 2 * window.innerHeight;
 
   async function pageReady() {
-    const near = [...document.querySelectorAll("article .math")].filter(isNear);
-    if (!location.hash) await MathJax.typesetPromise(near).then(show);
-    await MathJax.startup.defaultPageReady();
-    show();
+    try {
+      const near = [...document.querySelectorAll("article .math")].filter(isNear);
+      if (!location.hash) await MathJax.typesetPromise(near).then(show);
+      await MathJax.startup.defaultPageReady();
+    } finally {
+      show();
+    }
     if (location.hash) document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
   }
 

@@ -97,4 +97,4 @@ def _check(W_Q, W_K, b_Q, b_K):
         shape = tuple(W_Q.shape) if name[0] == "W" else tuple(W_Q.shape[:-1])
         require(tuple(t.shape) == shape, name, tuple(t.shape), f"shape must be {shape}")
         require_finite(name, t)
-    require((b_Q is None) == (b_K is None), "b_K", b_K, "give both biases or neither")
+    require((b_Q is None) == (b_K is None), "b_Q" if b_Q is None else "b_K", None, "give both biases or neither")

@@ -19,4 +19,14 @@ from .identification import (
     wider_heads,
 )
 from .style import COLOURS, LINES, STYLE, new_figure
-from .training import imbalance_paths, rebalancing_orbit, rho_and_biases, sawtooth
+from .training import (
+    bias_gradients_in_training,
+    four_cases,
+    imbalance_paths,
+    intervals,
+    rate_sweep,
+    rebalancing_orbit,
+    rho_and_biases,
+    sawtooth,
+    twins,
+)

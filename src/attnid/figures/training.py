@@ -14,7 +14,7 @@ def four_cases(runs, share):
     for row, (title, seeds) in zip(axes, runs.items()):
         for record in seeds.values():
             row[0].plot(record.step, record.loss[record.step], color="0.45", lw=0.5, alpha=0.6)
-        row[0].set(ylabel=f"{title}, n = {len(seeds)}", ylim=(1.4, 4.3))
+        row[0].set_ylabel(f"{title}, n = {len(seeds)}", fontsize=8.5)
         for ax, name in zip(row[1:], names):
             _heads_by_layer(ax, [record.heads[name] for record in seeds.values()], record.step)
         row[1].axhline(share, color="black", lw=0.9, ls="--")
@@ -108,8 +108,7 @@ def intervals(rows, margin=None, label="difference"):
         ax.axvspan(-margin, margin, color=COLOURS[2], alpha=0.15, lw=0)
     ax.axvline(0, color="black", lw=0.8)
     ax.set_yticks(range(len(rows)), [f"{name}\nn = {interval.n}" for name, (_, interval) in rows.items()])
-    ax.invert_yaxis()
-    ax.set_xlabel(label)
+    ax.set(ylim=(len(rows) - 0.5, -0.6), xlabel=label)
     ax.grid(False, axis="y")
     return figure
 
