@@ -5,12 +5,12 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnid import head_metrics
 from attnid.bench import plain_metrics
-from attnid.conservation import with_bias
+from attnid.conservation import metrics_of_products, step_products, with_bias
 from attnid.gauge import act_query_key, product_kernel
 
 NAMES = ("rho", "beta", "tau", "mu", "drift")
@@ -64,6 +64,7 @@ def test_the_null_space_is_all_that_keeps_the_product(D, E):
     assert abs(head_metrics(*weights)["rho"] - expected) < 1e-10
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 8), st.lists(st.integers(1, 3), max_size=2), st.integers(0, 1000))
 def test_heads_of_any_shape_and_batch(D, E, batch, seed):
     weights = step(seed, *batch, D, E)
@@ -141,6 +142,7 @@ def test_heads_of_zeros():
     assert moved["rho"] == 0 and moved["drift"] == pytest.approx(3 * 4 * 5)
 
 
+@settings(max_examples=40)
 @given(st.integers(-30, 30))
 def test_rho_has_no_unit(power):
     weights = step(3, 2, 3, 6)
@@ -202,6 +204,15 @@ def test_biases_are_one_more_column():
     for h in range(2):
         head = (A_Q[h], A_K[h], with_bias(V_Q, b_Q)[h], with_bias(V_K, b_K)[h])
         assert abs(float(alone["rho"][h]) - share_in(null_space(*head[:2]), *head)) < 1e-10
+
+
+def test_products_of_weights_and_biases_add_up():
+    weights, biases = step(0, 2, 3, 6), step(1, 2, 3)
+    joint = head_metrics(*map(with_bias, weights, biases))
+    columns = [b.unsqueeze(-1) for b in biases]
+    queries, keys = (step_products(weights[i], weights[i + 2]) + step_products(columns[i], columns[i + 2]) for i in range(2))
+    assert queries.shape == (3, 2, 3, 3)
+    assert all(torch.allclose(value, joint[n], rtol=1e-11, atol=0) for n, value in metrics_of_products(queries, keys).items())
 
 
 def test_lower_precision_comes_in_and_float64_goes_out():

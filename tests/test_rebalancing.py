@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnid import Attention, head_metrics, rebalance
@@ -57,6 +57,7 @@ def test_same_product_balanced_and_at_rest(D, E):
     assert max(away(again[0], new[0]), away(again[1], new[1])) < 1e-10
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 8), st.lists(st.integers(1, 3), max_size=2), st.integers(0, 1000))
 def test_heads_of_any_shape_and_batch(D, E, batch, seed):
     W_Q, W_K = normal(seed, 2, *batch, D, E)
@@ -197,6 +198,7 @@ def commuting_rotation(turn, seed, scale):
     return cayley((commutant.T @ (commutant @ normal(seed, D * D, scale=scale))).view(D, D))
 
 
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(FREQUENCIES), max_size=3), st.integers(0, 2), st.integers(1, 9), st.integers(0, 1000))
 def test_rotary_heads_of_any_kind(rotary, still, E, seed):
     D = max(1, 2 * len(rotary) + still)

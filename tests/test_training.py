@@ -1,16 +1,19 @@
 """One run: its settings, its learning rate, its batches, and a loss that comes down to the entropy rate and not below it."""
 
 import io
+import json
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from attnid.data import load_corpus
+from attnid.files import Checkpoint
 from attnid.gpt import GPT, GPTConfig
-from attnid.training import TrainingConfig, evaluate, get_batch, learning_rate_at, make_optimizer, train
+from attnid.training import Run, TrainingConfig, evaluate, get_batch, learning_rate_at, make_optimizer, train
 
 CORPUS = load_corpus("embedded")
 SMALL = GPTConfig(len(CORPUS.vocabulary), 16, 1, 2, 8)
@@ -213,3 +216,97 @@ def test_training_comes_down_towards_the_entropy_rate():
     # 50 earlier characters hold the whole of the sentence so far
     found = evaluate(model, CORPUS.val, context=50)
     assert CORPUS.entropy_rate - 4 * found.error < found.loss < 1.4 * CORPUS.entropy_rate
+
+
+# ---- stopped and resumed, other formats, compiled
+
+DROPPING = replace(SMALL, dropout=0.2, bias=True)
+
+
+@pytest.mark.parametrize("last", range(6))
+@pytest.mark.parametrize("options", [{}, {"precision": "bfloat16"}, {"precision": "float64"}, {"precision": "float16"}], ids=str)
+def test_stopped_run_goes_on_to_the_same_numbers(tmp_path, last, options):
+    def stop(step, loss, model, optimizer):
+        if step == last:
+            raise KeyboardInterrupt
+    whole, history = small_run(config=DROPPING, **options)
+    checkpoint = Checkpoint(tmp_path / "c", 2)
+    with pytest.raises(KeyboardInterrupt):
+        small_run(config=DROPPING, checkpoint=checkpoint, on_step=stop, **options)
+    torch.rand(3)  # the global generator is somewhere else
+    resumed, found = small_run(config=DROPPING, checkpoint=checkpoint, **options)
+    assert found == history and same_weights(resumed, whole)
+
+
+def test_loss_scaler_goes_on_too():
+    run = Run(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
+    run.advance()
+    run.scaler.update(1024.0)
+    other = Run(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
+    assert other.scaler.get_scale() == 65536.0
+    other.load_state_dict(run.state_dict())
+    assert other.scaler.get_scale() == 1024.0
+    assert other.advance() == run.advance() and same_weights(other.model, run.model)
+
+
+def test_step_that_overflows_moves_nothing():
+    run = Run(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
+    run.scaler.update(2.0 ** 100)
+    before = [p.clone() for p in run.model.parameters()]
+    run.advance()
+    assert all(map(torch.equal, before, run.model.parameters())) and run.scaler.get_scale() == 2.0 ** 99
+    assert run.step == 1
+
+
+@pytest.mark.parametrize("precision, products, weights", [
+    ("float32", torch.float32, torch.float32), ("bfloat16", torch.bfloat16, torch.float32),
+    ("float16", torch.float16, torch.float32), ("float64", torch.float64, torch.float64)])
+def test_precision_is_that_of_the_products(precision, products, weights):
+    run, seen = Run(GPT(SMALL), CORPUS, SETTINGS, precision=precision), set()
+    run.model.transformer.h[0].mlp.c_fc.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    losses = [run.advance() for _ in range(3)]
+    assert seen == {products} and {p.dtype for p in run.model.parameters()} == {weights}
+    assert losses == pytest.approx(small_run()[1]["loss"][:3], rel=1e-2)
+    assert (losses == small_run()[1]["loss"][:3]) == (precision == "float32")
+
+
+def test_impossible_precision_is_named():
+    with pytest.raises(ValueError, match="^precision='half': must be one of"):
+        small_run(precision="half")
+
+
+def test_compiled_run_has_the_same_names_and_losses(monkeypatch):
+    seen, compiler = [], torch.compile
+    def compile_quickly(model):  # without the code generator, which takes a minute
+        seen.append(model)
+        return compiler(model, backend="eager")
+    monkeypatch.setattr(torch, "compile", compile_quickly)
+    try:
+        compiler(lambda x: x + 1, backend="eager")(torch.zeros(1))
+    except Exception as error:
+        pytest.skip(f"torch.compile does not work here: {type(error).__name__}")
+    run, plain = (Run(GPT(SMALL), CORPUS, SETTINGS, compiled=compiled) for compiled in (True, False))
+    assert [run.advance() for _ in range(3)] == pytest.approx([plain.advance() for _ in range(3)], rel=1e-6)
+    assert seen == [run.model] and run.forward is not run.model
+    assert list(run.state_dict()["model"]) == list(plain.state_dict()["model"]) == list(GPT(SMALL).state_dict())
+    plain.load_state_dict(run.state_dict())
+    assert same_weights(plain.model, run.model)
+
+
+# ---- stock nanoGPT
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_twenty_steps_are_those_of_stock_nanogpt(optimizer):
+    case = json.loads((Path(__file__).parent / "cases" / "nanogpt_20_steps.json").read_text())
+    assert case["data_sha256"] == CORPUS.sha256
+    model, norms = GPT(GPTConfig(len(CORPUS.vocabulary), **case["sizes"]), case["seeds"]["weights"]), {}
+    def note(step, loss, model, optimizer):
+        for name, p in model.named_parameters():
+            norms.setdefault(name, []).append(p.detach().double().norm().item())
+    settings = TrainingConfig(**case["shared"], **case["rates"][optimizer], optimizer=optimizer, seed=case["seeds"]["batches"])
+    history, stock = train(model, CORPUS, settings, on_step=note), case["stock"][optimizer]
+    assert len(stock["loss"]) == 20 and stock["loss"][-1] < stock["loss"][0] - 0.2
+    assert history["loss"] == pytest.approx(stock["loss"], rel=1e-5)
+    assert set(norms) == set(stock["norm"])
+    for name in norms:
+        assert norms[name] == pytest.approx(stock["norm"][name], rel=1e-5, abs=0), name

@@ -211,3 +211,15 @@ def rebalancing():
     Q, K = rebalance(W_Q, W_K)
     again = torch.cat(rebalance(Q, K))
     return {"identity": max(deviation(K.mT @ Q, W_K.mT @ W_Q), deviation(Q @ Q.mT, K @ K.mT), deviation(again, torch.cat((Q, K))))}
+
+
+def conserved_with_biases():
+    """Lemma 5.1 for a head with biases: the gradient of a loss of its attention keeps [W b] [W b]^T of queries minus keys, not W W^T."""
+    layer = Attention(8, 1, head_dim=3, bias="qk")
+    p, x = layer.random_parameters(1), random_inputs(layer, 4, 6, 2)
+    g = torch.func.grad(lambda q: forward(layer, q, x).sin().sum())(p)
+    change = lambda *names: sum(sign * (g[n] @ p[n].mT + p[n] @ g[n].mT) for n, sign in names)
+    p, g = ({name: t[0] if t.dim() == 3 else t.mT for name, t in d.items()} for d in (p, g))  # one head; b as a column
+    weights, biases = change(("W_Q", 1), ("W_K", -1)), change(("b_Q", 1), ("b_K", -1))
+    assert float(weights.norm()) > 1e-3 * float(g["W_Q"].norm())
+    return {"identity": deviation(weights, -biases)}
