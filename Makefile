@@ -27,7 +27,7 @@ notebooks: .venv/ready
 results: .venv/ready
 	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 10 --cases sgd sgd-decay adamw rebalanced cleared moved
 	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 6 --cases sgd --rates 0.5 0.25 0.125 0.0625
-	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 3 --cases sgd --rates 0.5 0.25 0.125 0.0625 --precision float64
+	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 2 --cases sgd --rates 0.5 0.25 0.125 0.0625 --precision float64
 
 serve: book
 	$(VENV)/python -m http.server --bind localhost --directory _build/html $(PORT)

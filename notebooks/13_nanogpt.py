@@ -12,6 +12,14 @@
 #     name: python3
 # ---
 
+# %% tags=["remove-cell"]
+# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+import os, subprocess, sys
+if "google.colab" in sys.modules:
+    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
+    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    os.chdir(os.path.expanduser("~/attnid/notebooks"))
+
 # %% [markdown]
 # # nanoGPT
 #
