@@ -12,13 +12,21 @@
 #     name: python3
 # ---
 
+# %% tags=["remove-cell"]
+# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+import os, subprocess, sys
+if "google.colab" in sys.modules:
+    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
+    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    os.chdir(os.path.expanduser("~/attnid/notebooks"))
+
 # %% [markdown]
 # # Gradient flow conserves
 #
 # *Assumed: {prf:ref}`lem-invariance` and the null directions of {prf:ref}`lem-directions`; what a gradient step, momentum and Adam are.*
 #
 # *In the ledger:* {ref}`Lemma 5.1 <ledger-lemma-5-1>`, {ref}`the least-squares problem <ledger-least-squares>`, {ref}`rho <ledger-rho>`,
-# {ref}`beta, tau and mu <ledger-beta-tau-mu>`.
+# {ref}`beta, tau and mu <ledger-beta-tau-mu>`, {ref}`biases <ledger-conserved-biases>`.
 #
 # ## The question
 #

@@ -68,6 +68,8 @@ def targets():
     for page in pages():
         for text, figure in pieces(page):
             for kind, label in [("figure", figure["name"])] if figure else labels(text):
+                if label in found:
+                    raise ValueError(f"label={label}: on both {found[label].page} and {page}")
                 counts[kind] += 1
                 found[label] = Target(in_words(kind, counts[kind]), page)
     return found

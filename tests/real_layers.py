@@ -10,7 +10,8 @@ BIG = {"hidden_size": 12, "num_attention_heads": 4, "num_key_value_heads": 2, "h
 SQUARE = BIG | {"head_dim": 3, "num_key_value_heads": 4}  # heads that fill the embedding, for families without groups
 LATENT = {"hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8,
           "vocab_size": 10, "pad_token_id": 0, "rope_theta": 100.0, "kv_lora_rank": 4, "q_lora_rank": 5, "qk_nope_head_dim": 2,
-          "qk_rope_head_dim": 4, "v_head_dim": 3, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 1, "first_k_dense_replace": 1}
+          "qk_rope_head_dim": 4, "v_head_dim": 3, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 1,
+          "first_k_dense_replace": 1}
 WHISPER = {"model_type": "whisper", "d_model": 8, "encoder_layers": 1, "encoder_attention_heads": 2, "decoder_layers": 1,
            "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "vocab_size": 10, "pad_token_id": 0}
 

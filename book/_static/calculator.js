@@ -27,20 +27,20 @@
     "gpt-oss 20B (sinks)": {embed_dim: 2880, heads: 64, kv_heads: 8, head_dim: 64, bias: "qkvo", turning: "all", score: "sink"},
   };
 
-  // why the directions of a term change nothing, and the chapter that shows it
+  // why the directions of a term change nothing, and the chapter that shows it, where one does
   const REASONS = {
     "query-key maps": ["scores see W_K only multiplied by the W_Q of its own queries, plane by plane where planes turn", "02_query_key_invariance"],
     "key bias": ["it shifts the scores of a query by one constant, which the softmax takes out", "06_biases"],
     "value-output maps": ["outputs see W_V only multiplied by the W_O that read it", "05_many_heads"],
     "value bias": ["attention weights sum to one, so it only adds a constant to the output, like an output bias", "06_biases"],
-    "centred inputs": ["the entries of an input sum to zero, so each row of W_Q, W_K, W_V has a direction that is never met", "01_what_is_identified"],
-    "sink against constant scores": ["a head wider than its inputs can move all scores at once, and its sink can follow", "06_biases"],
-    "query scales": ["a normalised query does not feel its own scale", "01_what_is_identified"],
-    "key scales": ["a normalised key does not feel its own scale", "01_what_is_identified"],
-    "gain exchange": ["a gain of the queries can go up as that of the keys goes down", "08_rotary_positions"],
-    "rotations": ["a rotation of queries and keys alike that commutes with their turning keeps products and lengths", "08_rotary_positions"],
-    "signs only": ["a single number, normalised, is only a sign, and small changes keep signs", "01_what_is_identified"],
-    "wide heads": ["there are more query heads than squared lengths to tell apart", "07_wider_heads"],
+    "centred inputs": ["the entries of an input sum to zero, so each row of W_Q, W_K, W_V has a direction that is never met", "06_biases"],
+    "sink against constant scores": ["a head wider than its inputs can move all scores at once, and its sink can follow"],
+    "query scales": ["a normalised query does not feel its own scale"],
+    "key scales": ["a normalised key does not feel its own scale"],
+    "gain exchange": ["a gain of the queries can go up as that of the keys goes down"],
+    "rotations": ["a rotation of queries and keys alike that commutes with their turning keeps products and lengths"],
+    "signs only": ["a single number, normalised, is only a sign, and small changes keep signs"],
+    "wide heads": ["there are more query heads than squared lengths to tell apart"],
   };
 
   const number = (value) => value.toLocaleString("en-US");
@@ -101,8 +101,8 @@
 
   function termRow({name, circuit, dimension, working}) {
     const [why, chapter] = REASONS[name];
-    const link = element("a", `chapter ${Number(chapter.slice(0, 2))}`, {href: `../notebooks/${chapter}.html`});
-    return [name, circuit, number(dimension), working, [...withIndices(`${why} (`), link, ")"]];
+    const link = chapter ? [" (", element("a", `chapter ${Number(chapter.slice(0, 2))}`, {href: `../notebooks/${chapter}.html`}), ")"] : [];
+    return [name, circuit, number(dimension), working, [...withIndices(why), ...link]];
   }
 
   function circuitRow({name, parameters, unidentified}) {

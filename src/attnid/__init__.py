@@ -6,5 +6,9 @@ from .counting import Count, count
 from .data import Corpus, load_corpus
 from .gauge import act_query_key, act_value_output
 from .generators import generators
+from .gpt import GPT, GPTConfig
 from .jacobian import Measurement, NoGapError, measure
+from .network import count_network
+from .network_generators import network_generators
+from .network_jacobian import measure_network
 from .rebalancing import rebalance

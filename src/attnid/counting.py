@@ -8,6 +8,7 @@ d^2 where d is the smallest.
 
 import math
 from dataclasses import dataclass
+from functools import singledispatch
 
 from .attention import shift_is_seen
 from .invariants import seen_kernel
@@ -41,6 +42,7 @@ def pair_rank_loss(d, a, b):
     return d * (a + b) - p * (a + b - p)
 
 
+@singledispatch
 def count(attention):
     """Closed-form count of the unidentified parameters of one attention layer.
 

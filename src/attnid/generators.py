@@ -4,6 +4,7 @@ A null direction is one in the space of all parameters along which the outputs h
 """
 
 import math
+from functools import singledispatch
 
 import torch
 
@@ -234,6 +235,7 @@ GENERATORS = {
 }
 
 
+@singledispatch
 def generators(attention, parameters):
     """Null directions of the layer at generic parameters: term of `count` -> (name -> (dimension, *shape)), float64.
 

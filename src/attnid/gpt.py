@@ -10,7 +10,11 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from .checks import require, require_finite, require_size
+from .attention import rotate
+from .checks import is_finite, require, require_finite, require_size
+
+NORMS = ("layernorm", "rmsnorm")
+POSITIONS = ("learned", "rotary", "none")
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,10 @@ class GPTConfig:
 
     vocab_size (number of tokens), block_size (longest context, in tokens), n_layer, n_head (H) and n_embd (E) are sizes.
     bias: whether linear maps and layer norms have biases. dropout: the share of activations dropped in training.
+    The rest is nanoGPT's unless it is said otherwise. tied: whether logits are read with the embedding's own weights. norm:
+    "layernorm" or "rmsnorm" (a gain and never a bias); eps is added to what they take the root of. positions: "learned",
+    "rotary" (plane i of each query and key turns by 10000^(-2i/D) radians per position) or "none". mlp_width: hidden units
+    of an MLP, 4 n_embd by default.
 
     Raises ValueError naming the field and the value when the description is impossible.
     """
@@ -31,18 +39,57 @@ class GPTConfig:
     _: KW_ONLY
     bias: bool = False
     dropout: float = 0.0
+    tied: bool = True
+    norm: str = "layernorm"
+    positions: str = "learned"
+    mlp_width: int | None = None
+    eps: float = 1e-5
 
     def __post_init__(self):
         for field in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             require_size(field, getattr(self, field))
         require(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"is not divisible by n_head={self.n_head}")
-        require(isinstance(self.bias, bool), "bias", self.bias, "must be True or False")
+        for field in ("bias", "tied"):
+            require(isinstance(getattr(self, field), bool), field, getattr(self, field), "must be True or False")
         require(type(self.dropout) in (int, float) and 0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
+        for field, words in (("norm", NORMS), ("positions", POSITIONS)):
+            value = getattr(self, field)
+            require(isinstance(value, str) and value in words, field, value, f"must be one of {words}")
+        paired = self.positions != "rotary" or self.head_dim % 2 == 0
+        require(paired, "positions", self.positions, f"turns pairs of numbers, and heads have {self.head_dim}")
+        object.__setattr__(self, "mlp_width", 4 * self.n_embd if self.mlp_width is None else self.mlp_width)
+        require_size("mlp_width", self.mlp_width)
+        require(is_finite(self.eps) and self.eps >= 0, "eps", self.eps, "must be at least 0")
 
     @property
     def head_dim(self):
         """D = E / H; values have the same size, C = D."""
         return self.n_embd // self.n_head
+
+    @property
+    def shapes(self):
+        """Name -> shape of every parameter of the model, in the model's order; tied weights are one."""
+        V, T, E, F = self.vocab_size, self.block_size, self.n_embd, self.mlp_width
+        biased_norm = self.bias and self.norm == "layernorm"
+        parts = {"ln_1": (E,), "attn.c_attn": (3 * E, E), "attn.c_proj": (E, E), "ln_2": (E,), "mlp.c_fc": (F, E), "mlp.c_proj": (E, F)}
+        layers = [(f"h.{n}.{part}", shape) for n in range(self.n_layer) for part, shape in parts.items()]
+        shapes = {"transformer.wte.weight": (V, E)} | ({"transformer.wpe.weight": (T, E)} if self.positions == "learned" else {})
+        for part, shape in (*layers, ("ln_f", (E,))):
+            shapes[f"transformer.{part}.weight"] = shape
+            if biased_norm if len(shape) == 1 else self.bias:
+                shapes[f"transformer.{part}.bias"] = shape[:1]
+        return shapes if self.tied else shapes | {"lm_head.weight": (V, E)}
+
+    @property
+    def parameters(self):
+        """How many numbers the model has, tied weights counted once."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def rotary(self):
+        """Angle in radians per position of each plane of a head that turns; none unless positions are rotary."""
+        D = self.head_dim
+        return tuple(10_000.0 ** (-2 * i / D) for i in range(D // 2)) if self.positions == "rotary" else ()
 
 
 class CausalSelfAttention(nn.Module):
@@ -58,6 +105,7 @@ class CausalSelfAttention(nn.Module):
         B, T, E = x.shape
         H, D = self.config.n_head, self.config.head_dim
         q, k, v = self.c_attn(x).view(B, T, 3, H, D).permute(2, 0, 3, 1, 4)  # each (B, H, T, D)
+        q, k = rotate(self.config, q), rotate(self.config, k)
         # softmax(q k^T / sqrt(D)) v, each token seeing itself and what came before
         dropout = self.config.dropout if self.training else 0.0
         z = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)  # (B, H, T, D)
@@ -68,20 +116,26 @@ class CausalSelfAttention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.c_fc = nn.Linear(config.n_embd, config.mlp_width, bias=config.bias)
+        self.c_proj = nn.Linear(config.mlp_width, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
         return self.dropout(self.c_proj(F.gelu(self.c_fc(x))))
 
 
+def make_norm(config):
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.n_embd, eps=config.eps)
+    return nn.LayerNorm(config.n_embd, eps=config.eps, bias=config.bias)
+
+
 class Block(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.ln_1 = make_norm(config)
         self.attn = CausalSelfAttention(config)
-        self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
+        self.ln_2 = make_norm(config)
         self.mlp = MLP(config)
 
     def forward(self, x):
@@ -93,7 +147,8 @@ class GPT(nn.Module):
     """The model that a GPTConfig describes, its weights drawn from a generator of its own, seeded with `seed`.
 
     Linear and embedding weights are normal with standard deviation 0.02, those of the two projections into the residual
-    stream with 0.02 / sqrt(2 n_layer); biases are 0 and gains 1. lm_head.weight and transformer.wte.weight are one tensor.
+    stream with 0.02 / sqrt(2 n_layer); biases are 0 and gains 1. Where embeddings are tied, lm_head.weight and
+    transformer.wte.weight are one tensor; where positions are not learned, there is no transformer.wpe.
     """
 
     def __init__(self, config, seed=0):
@@ -102,13 +157,14 @@ class GPT(nn.Module):
         with torch.random.fork_rng(devices=[]):  # the modules' own initialisation, overwritten below, draws from the global generator
             self.transformer = nn.ModuleDict(dict(
                 wte=nn.Embedding(config.vocab_size, config.n_embd),
-                wpe=nn.Embedding(config.block_size, config.n_embd),
+                **({"wpe": nn.Embedding(config.block_size, config.n_embd)} if config.positions == "learned" else {}),
                 drop=nn.Dropout(config.dropout),
                 h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
-                ln_f=nn.LayerNorm(config.n_embd, bias=config.bias),
+                ln_f=make_norm(config),
             ))
             self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        self.lm_head.weight = self.transformer.wte.weight
+        if config.tied:
+            self.lm_head.weight = self.transformer.wte.weight
         self._draw(torch.Generator().manual_seed(seed))
 
     @torch.no_grad()
@@ -131,8 +187,10 @@ class GPT(nn.Module):
         require(T <= self.config.block_size, "idx", (B, T), f"is longer than block_size={self.config.block_size}")
         if targets is not None:
             require(targets.shape == idx.shape, "targets", tuple(targets.shape), f"shape must be {(B, T)}")
-        position = torch.arange(T, device=idx.device)
-        x = self.transformer.drop(self.transformer.wte(idx) + self.transformer.wpe(position))  # (B, T, E)
+        x = self.transformer.wte(idx)  # (B, T, E)
+        if self.config.positions == "learned":
+            x = x + self.transformer.wpe(torch.arange(T, device=idx.device))
+        x = self.transformer.drop(x)
         for block in self.transformer.h:
             x = block(x)
         logits = self.lm_head(self.transformer.ln_f(x))  # (B, T, vocab_size)

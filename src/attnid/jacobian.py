@@ -8,6 +8,7 @@ matrix to decompose. J^T J is never formed.
 import itertools
 import math
 from dataclasses import dataclass, field, replace
+from functools import singledispatch
 
 import torch
 
@@ -207,6 +208,7 @@ def plan(attention):
     return math.ceil(1.1 * columns / rows + (a.H * a.C + 1) / length) + 1, length
 
 
+@singledispatch
 def measure(attention, *, seed=0, parameters=None):
     """Count the unidentified parameters of a layer by the rank of its Jacobian, in float64 on the CPU.
 
