@@ -1,7 +1,8 @@
 # make book       the book as HTML, each notebook executed afresh; nothing is re-executed while nothing has changed
 # make test       everything the CI runs
-# make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY=03 for some of them)
+# make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY=03 for some of them), and make their plain twins for Colab
 # make results    train whatever records of the preset laptop are missing (two cores, two hours when all are); make notebooks ONLY=13 draws from them
+# make pdf        the book as one PDF, printed by a Chromium
 # make serve      show the built book on http://localhost:8000
 # make bench      the benchmarks of the package
 # make clean      remove the environment and everything built
@@ -10,10 +11,10 @@ PYTHON ?= python3
 PORT ?= 8000
 VENV := .venv/bin
 
-.PHONY: book test notebooks results serve bench clean
+.PHONY: book test notebooks results pdf serve bench clean
 
 # one thread a process: the last digits of a sum must not depend on the number of cores
-book test notebooks results: export OMP_NUM_THREADS = 1
+book test notebooks results pdf: export OMP_NUM_THREADS = 1
 
 book: .venv/ready
 	$(VENV)/python book/build.py
@@ -23,11 +24,16 @@ test: .venv/ready
 
 notebooks: .venv/ready
 	$(VENV)/python notebooks/execute.py $(ONLY)
+	$(VENV)/python book/ledger.py
+	$(VENV)/python notebooks/plain.py
 
 results: .venv/ready
 	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 10 --cases sgd sgd-decay adamw rebalanced cleared moved
 	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 6 --cases sgd --rates 0.5 0.25 0.125 0.0625
 	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 2 --cases sgd --rates 0.5 0.25 0.125 0.0625 --precision float64
+
+pdf: .venv/ready
+	$(VENV)/python book/pdf.py
 
 serve: book
 	$(VENV)/python -m http.server --bind localhost --directory _build/html $(PORT)

@@ -66,7 +66,7 @@ if "google.colab" in sys.modules:
 # from one instant to the next, as with minibatches and dropout. Rescaling the whole
 # gradient, as clipping by the norm does, changes the pace and not the path.
 #
-# $D^2$ unidentified directions, and $D(D+1)/2$ conserved numbers. Are we missing some?
+# There are $D^2$ unidentified directions, and $D(D+1)/2$ conserved numbers. Are we missing some?
 #
 # ```{prf:proposition} Nothing else is conserved (beyond the paper)
 # :label: prop-conserved-count
@@ -159,9 +159,10 @@ if "google.colab" in sys.modules:
 #    solution, that of the Sylvester equation
 #
 #    $$
-#    S P + K S = R, \qquad R = \delta W_Q W_Q^\top - W_K\, \delta W_K^\top, \qquad\text{namely}\qquad v_i^\top S\, u_j = \frac{v_i^\top
-#    R\, u_j}{k_i + p_j} .
+#    S P + K S = R, \qquad R = \delta W_Q W_Q^\top - W_K\, \delta W_K^\top .
 #    $$
+#
+#    In the two eigenbases it is had by dividing entry by entry: $v_i^\top S\, u_j = v_i^\top R\, u_j \,/\, (k_i + p_j)$.
 # 2. The squared length of the projection of $\delta$ on $\mathcal{N}$, relative to that of $\delta$, is
 #
 #    $$
@@ -377,8 +378,8 @@ path = flow(loss, start, time, 1e-12)
 #
 # ### The flow
 #
-# By $t = 2$ the loss has fallen to a tenth and the weights have moved by a tenth of their length. The imbalance has not moved: it stays
-# within $10^{-10}$ of where it was, relative to its norm.
+# By $t = 2$ the loss has fallen to less than a tenth and the weights have moved by a tenth of their length. The imbalance has not moved:
+# it stays within $10^{-10}$ of where it was, relative to its norm.
 # With a solver a million times as sloppy it stays within what that solver is worth, which shows that the agreement is not built in.
 
 # %% tags=["claim-lemma-5.1"]
@@ -428,6 +429,7 @@ def measured_conserved(rotations, E, seed=3):
     return 2 * D * E - int(torch.linalg.matrix_rank(spanned, rtol=1e-9))
 
 
+# %%
 def rotation_powers(angles, D):
     """R_0, ..., R_{D-1} for planes that turn by the given angles; other coordinates keep still."""
     turns = [torch.tensor([[np.cos(t), -np.sin(t)], [np.sin(t), np.cos(t)]]) for t in angles]

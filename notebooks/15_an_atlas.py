@@ -346,6 +346,8 @@ def spectrum(epsilon):
 
 
 assert (with_epsilon(theta, x, 0.0) - forward(normed, theta, x)).abs().max() < 1e-12
+
+# %%
 terms, P = count(normed).terms, normed.parameters
 scales, rest = terms["query scales"] + terms["key scales"], terms["gain exchange"] + terms["value-output maps"]
 epsilons = [10.0 ** e for e in (-9, -8, -7, -6, -5, -4, -3)]
@@ -383,8 +385,8 @@ assert measure(tiny).nullity == count(tiny).unidentified == 4 ** 2 // 2 + 4 ** 2
 # Attention layers were made cheaper to run, and easier to extend to long texts, for seven years, and on the way they lost most of their idle parameters; nobody set out to do that. What remains is nearly all in values and outputs, the circuit that the paper
 # leaves out. The exception shows that there is no law in it: latent attention is cheaper still, and has as much freedom as the layers of 2018.
 #
-# Read the atlas with three cautions. A share is not a merit: whether identified parameters make better models is a question for {doc}`17_does_identification_matter`. Inputs are taken as free, so what a LayerNorm or RMSNorm
-# before the layer hides is not in these numbers but in those of {doc}`14_a_whole_network`. And the counts hold at generic weights; {doc}`16_real_checkpoints` looks at trained ones.
+# Read the atlas with three cautions. A share is not a merit: whether identified parameters make better models is a question that counting does not answer. Inputs are taken as free, so what a LayerNorm or RMSNorm
+# before the layer hides is not in these numbers but in the count of a whole network. And the counts hold at generic weights; trained ones are not looked at here.
 #
 # ## Exercises
 #
@@ -445,4 +447,4 @@ assert gap > 1e6 and J.shape[1] - rank == 4 ** 2 + 2 * 2 * 2 ** 2 and 512 ** 2 =
 print("unidentified without the norm:", J.shape[1] - rank, "with it:", count_latent(plain).unidentified)
 
 # %% [markdown]
-# Next, {doc}`16_real_checkpoints` goes from the shapes of layers to their trained weights, and takes out what is not identified.
+# *Next:* {doc}`the calculator <../book/calculator>` counts a layer of your own; the {doc}`ledger <../book/ledger>` gathers what the book has checked.

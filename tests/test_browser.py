@@ -128,6 +128,22 @@ def test_the_equations_are_there(looks):
     assert sum(looks(page)["equations"]["written"] for page in PAGES) > 500
 
 
+FAULTS = """<main><h1>Faults</h1><img src="data:image/gif;base64,R0lGODlhAQABAAAAACw="><p style="color: #ccc; background: #fff">pale words</p>
+    <article><div style="width: 900px">wide</div><span class="math">\\(x\\)</span></article></main>"""
+
+
+def test_faults_are_found(chromium):
+    window = chromium.new_page(viewport=NARROW)
+    window.set_content(FAULTS)
+    window.add_script_tag(path=files("axe_playwright_python") / "axe.min.js")
+    found = {fault.split(":")[0] for fault in window.evaluate(AXE, {})}
+    assert {"image-alt", "color-contrast"} <= found
+    assert window.evaluate(TOO_WIDE)["wide"] and window.evaluate(EQUATIONS)["unset"]
+    window.evaluate("document.querySelector('h1').insertAdjacentHTML('beforebegin', '<div style=\"height: 300px\"></div>')")
+    assert window.evaluate(SHIFT) > VISIBLE_JUMP
+    window.close()
+
+
 # what needs no browser
 
 @pytest.mark.parametrize("page", PAGES)
@@ -258,7 +274,7 @@ def test_the_calculator_names_what_is_impossible(calculator):
     heads.fill("many")
     assert calculator.get_by_role("alert").inner_text() == "heads='many': must be an integer of at least 1"
     heads.fill("12")
-    assert answer(calculator) and not calculator.locator("[aria-invalid]").count() and not calculator.get_by_role("alert").inner_text()
+    assert answer(calculator) and not calculator.locator("[aria-invalid]").count() and not calculator.locator("#calculator-error").inner_text()
 
 
 def test_the_calculator_works_by_keyboard(calculator):
@@ -289,7 +305,7 @@ def test_known_layers_are_counted_as_the_python_beside_them_says(calculator):
 def test_the_calculator_s_links_lead_to_chapters(calculator, site):
     source = (browser.ROOT / "book" / "_static" / "calculator.js").read_text()
     chapters = set(re.findall(r'"(\d\d_\w+)"', source))
-    assert len(chapters) > 4
+    assert len(chapters) >= 3
     assert [chapter for chapter in chapters if not (site / "notebooks" / f"{chapter}.html").exists()] == []
 
 

@@ -26,12 +26,14 @@ def test_there_is_no_other_twin():
     assert sorted(plain.FOLDER.rglob("*")) == sorted([plain.FOLDER / "notebooks", *(plain.FOLDER / f"{p}.ipynb" for p in plain.chapters())])
 
 
+@pytest.mark.slow
 def test_every_number_is_that_of_the_built_book(site):
     """Both ways: the book numbers nothing that the sources' count leaves out."""
     theirs = {label: text for page in pages.pages(site) for label, text in pages.numbers(page).items()}
     assert theirs == {label: target.text for label, target in numbering.targets().items() if target.text}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", plain.chapters())
 def test_works_are_cited_as_in_the_built_book(site, page):
     roles = [found for text, _ in numbering.pieces(page) for found in plain.ROLE.finditer(text) if found["name"].startswith("cite")]
@@ -45,6 +47,7 @@ def tracked(path):
     return listed.stdout.strip() == path
 
 
+@pytest.mark.slow
 def test_each_chapter_has_a_colab_button_and_each_button_opens_a_tracked_notebook(site):
     url, branch = repository()
     start = f"{COLAB}{url.removeprefix('https://github.com').join(('/github', ''))}/blob/{branch}/"

@@ -113,7 +113,7 @@ def test_file_that_is_not_named_as_a_record_is_named(tmp_path, name):
 def test_provenance_says_all():
     corpus = load_corpus("embedded")
     found = provenance(corpus, "cpu", "float32")
-    assert found == {"commit": commit(), "data": "embedded", "data_sha256": corpus.sha256, "torch": torch.__version__, "device": "cpu",
+    assert found == {"commit": commit(), "data": "embedded", "data_sha256": corpus.sha256, "torch": str(torch.__version__), "device": "cpu",
                      "precision": "float32", "threads": torch.get_num_threads()}
 
 

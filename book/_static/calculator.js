@@ -3,7 +3,7 @@
 
 (() => {
   const at = (id) => document.getElementById(id);
-  const form = at("calculator");
+  const form = at("calculator-form");
   if (!form) return;
 
   const SIZES = ["embed_dim", "heads", "kv_heads", "head_dim", "value_dim"];

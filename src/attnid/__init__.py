@@ -8,7 +8,5 @@ from .gauge import act_query_key, act_value_output
 from .generators import generators
 from .gpt import GPT, GPTConfig
 from .jacobian import Measurement, NoGapError, measure
-from .network import count_network
-from .network_generators import network_generators
-from .network_jacobian import measure_network
+from .network import count_network, measure_network, network_generators
 from .rebalancing import rebalance

@@ -180,7 +180,7 @@ TRAINING = (
           ("records",), trained.figure_2, (), (f"{RUNS}#claim-fig-2", f"{RUNS}#claim-single-runs"), "", "AdamW's $\\rho$ is said to reach and pass $1/(2H)$ for some heads, and late rises of $\\rho$ are put down to rounding."),
     Claim("fig-3", "Figure 3", "Key-bias gradients are zero to rounding, in single and in double precision; query-bias gradients are not.", "confirmed", (), RUNS,
           ("records",), trained.figure_3, (), (f"{RUNS}#claim-fig-3",)),
-    Claim("fig-4", "Figure 4", "The drift of a step of SGD is what its gradients predict, at every rate. The rise of $\\rho$ at small steps is there in double precision for weights alone, and is "
+    Claim("fig-4", "Figure 4", "The drift of a step of SGD is what its gradients predict, quadratic in the rate; between runs it falls faster, nearly as the cube. The rise of $\\rho$ at small steps is there in double precision for weights alone, and is "
           "rounding for weights with their biases.", "corrected", (), RUNS, ("records",), trained.figure_4, (), (f"{RUNS}#claim-fig-4",), "",
           "The drift is said to fall with the rate, roughly as its square, and spikes of $\\rho$ to be an artefact of small steps."),
     Claim("control", "section 5.3", "Clearing the optimizer's state without moving weights behaves like AdamW: the same loss within 0.02 nats, and $\\beta$ grows.", "confirmed with conditions", (), RUNS,

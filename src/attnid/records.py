@@ -96,7 +96,7 @@ def _rounded(name, values):
 def provenance(corpus, device, precision):
     """Where a record comes from."""
     name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
-    return {"commit": commit(), "data": corpus.name, "data_sha256": corpus.sha256, "torch": torch.__version__,
+    return {"commit": commit(), "data": corpus.name, "data_sha256": corpus.sha256, "torch": str(torch.__version__),
             "device": name, "precision": precision, "threads": torch.get_num_threads()}
 
 

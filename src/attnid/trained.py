@@ -10,7 +10,7 @@ import numpy as np
 
 from .experiments import CASES, RATES
 from .records import read_records
-from .statistics import equivalence, paired, t_interval
+from .statistics import equivalence, paired, power_law, t_interval
 from .training import TrainingConfig, learning_rate_at
 
 LAPTOP = Path(__file__).resolve().parents[2] / "notebooks" / "results" / "laptop"
@@ -104,11 +104,16 @@ def figure_3():
 
 def figure_4():
     """In float64 each step's drift is what the gradients predict, at all rates; the late rise of rho of the weights alone is there as well,
-    and that of weights with biases is not."""
-    twin = lambda rate: laptop()["sgd" + ("" if rate == 0.25 else f"-rate-{rate:g}") + "-float64"].values()
+    and that of weights with biases is not. Between runs, at the same steps, the drift does not go as the square of the rate."""
+    name = lambda rate: "sgd" + ("" if rate == 0.25 else f"-rate-{rate:g}")
+    twin = lambda rate: laptop()[f"{name(rate)}-float64"].values()
+    drift = lambda rate, seed: laptop()[name(rate)][seed].heads["joint_drift"].mean()
+    power = t_interval([power_law(RATES, [drift(rate, seed) for rate in RATES]) for seed in range(6)])
     agree = lambda r: np.abs(r.heads["joint_drift"] / r.heads["drift_predicted"] - 1)[10:].max() < 1.1e-3  # four digits are kept
     rise = lambda name: max(float(np.median(r.heads[name][-50:])) for r in twin(0.25))
     return contradicted({
+        "six seeds of each rate": all(len(laptop()[name(rate)]) >= 6 for rate in RATES),
+        "the drift falls with the rate, but not as its square": power.low > 2.5,
         "drift is the identity's": all(agree(r) for rate in RATES for r in twin(rate)),
         "rho of the weights is real": rise("rho") > 1e-6,
         "with biases it is rounding": rise("joint_rho") < 1e-20,

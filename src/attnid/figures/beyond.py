@@ -55,3 +55,34 @@ def nearly_idle(epsilons, values, idle):
     ax.set(xlabel="epsilon of the norm", ylabel="singular value, over the largest")
     ax.legend(loc="lower right", frameon=False)
     return figure
+
+
+def idle_by_cause(variants):
+    """Chapter 14: unidentified parameters of whole networks, name -> {cause -> number}, as bars stacked by cause."""
+    figure, ax = new_figure(figsize=(8.8, 3.9))
+    names, start = list(variants), [0.0] * len(variants)
+    for i, cause in enumerate(next(iter(variants.values()))):
+        widths = [parts[cause] / 1000 for parts in variants.values()]
+        ax.barh(names, widths, left=start, color=COLOURS[i], hatch=("", "//", "..", "xx", "", "\\\\")[i], edgecolor="white", lw=0.4, label=cause)
+        start = [a + b for a, b in zip(start, widths)]
+    for i, total in enumerate(start):
+        ax.text(total + 4, i, f"{total:.0f}", va="center", fontsize=9)
+    ax.invert_yaxis()
+    ax.grid(False, axis="y")
+    ax.set(xlabel="unidentified parameters, thousands", xlim=(0, 1.1 * max(start)))
+    ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(-0.12, 1.0), fontsize=9)
+    return figure
+
+
+def freed_rotations(sizes, formula, measured, full):
+    """Chapter 14: free rotations of the residual stream against the number of tokens, norm -> values; formula (line) and measured
+    (marks), and norm -> how many there are without tying."""
+    figure, ax = new_figure(figsize=(7.0, 3.6))
+    for norm, colour, line, marker in zip(formula, COLOURS, LINES, "os"):
+        ax.plot(sizes, formula[norm], color=colour, linestyle=line, label=f"{norm}, tied")
+        ax.plot(list(measured[norm]), list(measured[norm].values()), marker, color=colour, ms=7, mfc="white", mew=1.7)
+        ax.axhline(full[norm], color=colour, linestyle=line, lw=1, alpha=0.5)
+        ax.annotate(f"{norm}, not tied", (sizes[-1], full[norm]), ha="right", va="bottom", color=colour, fontsize=9)
+    ax.set(xlabel="tokens $V$", ylabel="free rotations of the stream", xticks=sizes)
+    ax.legend(frameon=False, loc="center right")
+    return figure

@@ -8,10 +8,11 @@ import math
 
 import torch
 
-from .checks import require, require_size
-from .gpt import GPTConfig
-from .jacobian import MAX_ATTEMPTS, MAX_RESIDUAL, Measurement, NoGapError, cut, measure
-from .network import Network, check_parameters, random_parameters, stream_rank
+from ..checks import require, require_size
+from ..gpt import GPTConfig
+from ..jacobian import MAX_ATTEMPTS, MAX_RESIDUAL, Measurement, NoGapError, cut, measure
+from .counting import stream_rank
+from .model import Network, check_parameters, random_parameters
 
 MAX_PARAMETERS = 3000
 ROWS = 3  # rows of the Jacobian for each parameter, at first
