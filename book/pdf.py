@@ -1,4 +1,4 @@
-"""The book as one PDF: python book/pdf.py. Prints its path last. Needs a Chromium: one on the PATH, or the one that ATTNID_CHROMIUM names."""
+"""The book as one PDF: python book/pdf.py. Prints its path last. Needs a Chromium, on the PATH or named by ATTNID_CHROMIUM."""
 
 import os
 import shutil
@@ -17,21 +17,28 @@ PRINT = """
 @page { size: A4; margin: 18mm 16mm; }
 .bd-sidebar-primary, .bd-sidebar-secondary, .bd-header, .bd-header-article, .prev-next-footer, .bd-footer-content, .headerlink,
 .copybtn, .sbt-scroll-pixel-helper, .pst-async-banner-revealer, #pst-back-to-top { display: none !important; }
-.bd-main, .bd-content, .bd-article-container, .bd-page-width { display: block !important; max-width: none !important; width: auto !important; }
-.bd-article { padding: 0 !important; font-size: 10.5pt; }
+.bd-main, .bd-content, .bd-article-container, .bd-page-width {
+  display: block !important; max-width: none !important; width: auto !important; }
+.bd-article { padding: 0 4mm 0 0 !important; font-size: 10.5pt; }
 .bd-article section > h1 { break-before: page; }
+pre { font-size: 8pt !important; }
 pre, .output { white-space: pre-wrap !important; overflow-wrap: anywhere; overflow: visible !important; }
 figure, .proof.admonition > .admonition-title, h2, h3 { break-inside: avoid; break-after: avoid; }
 figure { break-after: auto; }
 img { max-width: 100% !important; height: auto !important; }
 table { overflow-wrap: anywhere; }
 div.math { overflow: visible !important; }
-mjx-container[display="true"] { font-size: 92% !important; }
 </style>
 <script>addEventListener("DOMContentLoaded", () => {
   for (const folded of document.querySelectorAll("details")) folded.open = true;
   for (const folded of document.querySelectorAll(".toggle-hidden")) folded.classList.remove("toggle-hidden");
-});</script>
+});
+addEventListener("load", () => MathJax.startup.promise.then(() => {   // a formula wider than the sheet shrinks to it
+  for (const formula of document.querySelectorAll('mjx-container[display="true"]')) {
+    const share = formula.parentElement.clientWidth / formula.firstElementChild.getBoundingClientRect().width;
+    if (share < 1) formula.style.fontSize = `${parseFloat(formula.style.fontSize || 100) * share}%`;
+  }
+}));</script>
 """
 
 
@@ -55,8 +62,9 @@ def printed(page, path, browser):
     page.write_text(page.read_text(encoding="utf-8").replace("</head>", PRINT + "</head>", 1), encoding="utf-8")
     draft = page.with_suffix(".pdf")
     with tempfile.TemporaryDirectory() as profile:
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND",
-                   "--no-pdf-header-footer", f"--virtual-time-budget={WAIT}", f"--print-to-pdf={draft}", page.as_uri()]
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+                   "--host-resolver-rules=MAP * ~NOTFOUND", "--no-pdf-header-footer", "--window-size=673,1000",
+                   f"--virtual-time-budget={WAIT}", f"--print-to-pdf={draft}", page.as_uri()]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     os.replace(draft, path)
     return path

@@ -146,8 +146,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ### How far a step is from orthogonal
 #
-# The paper measures a step $\delta = (\delta W_Q, \delta W_K)$ by its best approximation in the null space $\mathcal{N} = \{ (S W_Q, -S^\top
-# W_K) \}$.
+# The paper measures a step $\delta = (\delta W_Q, \delta W_K)$ by its best approximation in the null space $\mathcal{N} = \{ (S W_Q,
+# -S^\top W_K) \}$.
 #
 # ```{prf:proposition} The share of a step that is null (paper: section 5.1)
 # :label: prop-rho

@@ -226,7 +226,7 @@ assert t_interval(paired(size("adamw"), size("rebalanced"))).low > 0
 # %% [markdown]
 # ### 7. Bias gradients
 
-# %% tags=["claim-fig-3"] mystnb={"image": {"alt": "Four panels with three bands each over training: gradient norms of key weights near 1e-2, of query biases near 1e-3, of key biases near 1e-9."}, "figure": {"caption": "The paper's Figure 3 from our records: gradient norms of a head's query and key biases, and of its key weights for scale. Lines are the medians of each seed, bands go from the least to the largest head.", "name": "fig-bias-gradients"}}
+# %% tags=["claim-fig-3"] mystnb={"image": {"alt": "Four panels with three bands each over training: gradient norms of key weights near 1e-2, of query biases near 1e-3, of key biases near 1e-9."}, "figure": {"caption": "The paper's Figure 3 from our records: gradient norms of a head's query and key biases, and of its key weights for scale. Lines are the medians of each seed, bands go from the least to the largest head.", "name": "fig-bias-gradients-in-training"}}
 for case in CASES:
     key = max(float((r.heads["gradient_b_K"] / r.heads["gradient_W_K"]).max()) for r in runs[case].values())
     query = min(float(np.median(r.heads["gradient_b_Q"] / r.heads["gradient_W_Q"])) for r in runs[case].values())
@@ -295,7 +295,8 @@ assert powers["same times"].high < 1.5 < 2.5 < powers["same steps"].low
 #
 # The paper puts the rise of $\rho$ at small steps down to ill-posedness. The twins tell. In float64 $\rho$ of the weights *with* their biases is zero to
 # rounding throughout, so its rise late in a float32 run is rounding. $\rho$ of the weights *alone*, which is what the paper shows, is the same in both
-# precisions: its rise is real, and it is the biases.
+# precisions after the first hundred steps: its rise is real, and it is the biases. In the first steps of the warm-up, and at the lowest rate of
+# {numref}`fig-rates`, steps are so short that rounding reaches it too.
 
 # %% mystnb={"image": {"alt": "Rho over training on a logarithmic axis. With weights alone the float32 and the float64 run lie on one another near 1e-5. With biases the float32 run rises to 1e-9 while the float64 run stays near 1e-28."}, "figure": {"caption": "One seed of SGD in single and in double precision: $\\rho$ from the weights alone and from the weights with their biases, medians over heads.", "name": "fig-twins"}}
 pair = {"float32": runs["sgd"], "float64": runs["sgd-float64"]}
@@ -372,8 +373,8 @@ if torch.cuda.is_available():
 # ```{prf:remark} Departure from the paper
 # :label: rem-13-biases
 #
-# The paper reads late spikes of $\rho$ as a computational artefact of small steps. Two effects are mixed there. Rounding is real, but it
-# acts at the level of $10^{-9}$; what one sees above it in $\rho$ of the weights alone is the gradient of the query biases, which the law includes and the
+# The paper reads late spikes of $\rho$ as a computational artefact of small steps. Two effects are mixed there. Rounding is real, but at the rate of
+# the cases it stands at $10^{-9}$; what one sees above it in $\rho$ of the weights alone is the gradient of the query biases, which the law includes and the
 # metric leaves out. Measuring $[W \; b]$ separates the two.
 # ```
 #

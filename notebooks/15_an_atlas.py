@@ -12,13 +12,21 @@
 #     name: python3
 # ---
 
+# %% tags=["remove-cell"]
+# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+import os, subprocess, sys
+if "google.colab" in sys.modules:
+    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
+    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    os.chdir(os.path.expanduser("~/attnid/notebooks"))
+
 # %% [markdown]
 # # An atlas of architectures
 #
 # *Assumed: the counts of {doc}`02_query_key_invariance`, {doc}`06_biases`, {doc}`08_rotary_positions` and {doc}`09_grouped_queries`. Nothing
 # here is in the paper but one model, Llama-2-70B.*
 #
-# *In the ledger:* {ref}`section 4.9 <ledger-sec-4-9>`, {ref}`Llama-2-70B <ledger-llama>`.
+# *In the ledger:* {ref}`section 4.9 <ledger-sec-4-9>`, {ref}`Llama-2-70B <ledger-llama>`, {ref}`norms and latent attention <ledger-norms-latent>`.
 #
 # ## The question
 #
@@ -386,7 +394,7 @@ assert measure(tiny).nullity == count(tiny).unidentified == 4 ** 2 // 2 + 4 ** 2
 # leaves out. The exception shows that there is no law in it: latent attention is cheaper still, and has as much freedom as the layers of 2018.
 #
 # Read the atlas with three cautions. A share is not a merit: whether identified parameters make better models is a question that counting does not answer. Inputs are taken as free, so what a LayerNorm or RMSNorm
-# before the layer hides is not in these numbers but in the count of a whole network. And the counts hold at generic weights; trained ones are not looked at here.
+# before the layer hides is not in these numbers but in those of {doc}`chapter 14 <14_a_whole_network>`. And the counts hold at generic weights; trained ones are not looked at here.
 #
 # ## Exercises
 #

@@ -1,4 +1,4 @@
-"""The numbers that the built book gives to statements, figures and equations, found from the sources: one count of each kind, through all pages."""
+"""The numbers that the built book gives to statements, figures and equations, counted in the sources: each kind through all pages."""
 
 import posixpath
 import re

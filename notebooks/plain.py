@@ -82,7 +82,10 @@ def role(found, page):
 
 def inline(text, page):
     """Text without roles, and with links that lead into the repository."""
-    text = LINK.sub(lambda found: linked(found["title"] or title(resolve(page, found["target"])), resolve(page, found["target"]), page), text)
+    def link(found):
+        there = resolve(page, found["target"])
+        return linked(found["title"] or title(there), there, page)
+    text = LINK.sub(link, text)
     return ROLE.sub(lambda found: role(found, page), text)
 
 

@@ -73,13 +73,15 @@ def look(chromium, site, page):
     """Everything that one visit to a page shows, name -> finding."""
     window = opened(chromium, site, page)
     seen = {"asked": window.asked, "shift": window.evaluate(SHIFT), "equations": window.evaluate(EQUATIONS)}
+    window.set_viewport_size(NARROW)
+    window.evaluate(SETTLED)
+    seen["too wide"] = window.evaluate(TOO_WIDE)
+    window.set_viewport_size(WIDE)
+    window.evaluate("document.querySelectorAll('mjx-container').forEach((equation) => equation.replaceChildren())")   # most of a page's nodes
     window.add_script_tag(path=files("axe_playwright_python") / "axe.min.js")
     seen["faults in light"] = window.evaluate(AXE, {})
     set_theme(window, "dark")
     seen["faults in dark"] = window.evaluate(AXE, {"runOnly": ["color-contrast", "link-in-text-block"]})   # a theme changes colours only
-    window.set_viewport_size(NARROW)
-    window.evaluate(SETTLED)
-    seen["too wide"] = window.evaluate(TOO_WIDE)
     seen["complaints"] = window.complaints
     window.context.close()
     return seen

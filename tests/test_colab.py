@@ -37,7 +37,8 @@ print(json.dumps([attnid.__file__, torch.__file__, os.getcwd()]))
 @pytest.mark.parametrize("chapter", chapters())
 def test_every_chapter_begins_with_it(chapter):
     cell = read_source(NOTEBOOKS / f"{chapter}.py").cells[0]
-    assert (cell.source, cell.metadata) == (first_cell(), {"tags": ["remove-cell"]}), f"python notebooks/first_cell.py {chapter[:2]} puts it there"
+    expected = first_cell(), {"tags": ["remove-cell"]}
+    assert (cell.source, cell.metadata) == expected, f"python notebooks/first_cell.py {chapter[:2]} puts it there"
 
 
 def test_it_has_six_lines_and_the_address_of_the_configuration():
@@ -105,7 +106,8 @@ def test_on_colab_it_installs_the_package_twice_and_the_notebook_runs(published,
 def wheel(tmp_path_factory, published):
     """The package as pip builds it, from files alone."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder, published)
+    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder)
+    run(sys.executable, "-m", "pip", "wheel", *options, published)
     return next(folder.glob("attnid-*.whl"))
 
 
@@ -124,5 +126,6 @@ def test_the_package_installs_and_compiles(wheel, version, tmp_path):
         pytest.skip(f"Python {version} is not installed here; the public CI has it")
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target", tmp_path, wheel)
     run(python, "-m", "compileall", "-q", tmp_path / "attnid")
-    sources = [path.relative_to(ROOT / "src" / "attnid") for path in (ROOT / "src" / "attnid").rglob("*") if "__pycache__" not in path.parts]
+    package = ROOT / "src" / "attnid"
+    sources = [path.relative_to(package) for path in package.rglob("*") if "__pycache__" not in path.parts]
     assert [path for path in sources if not (tmp_path / "attnid" / path).exists()] == [], "the installed package lacks files"

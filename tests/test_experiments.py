@@ -4,7 +4,7 @@ import json
 import lzma
 import math
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -206,7 +206,7 @@ def test_record_holds_every_setting_and_where_it_comes_from(tmp_path, tiny):
     assert (record.preset, record.case, record.seed) == ("smoke", "rebalanced", 2)
     assert record.settings == {
         "title": CASES["rebalanced"].title, "measure_every": 4, "evaluate_every": 20, "move_every": 15,
-        "model": dict(vocab_size=43, block_size=32, n_layer=2, n_head=2, n_embd=16, bias=True, dropout=0.0),
+        "model": asdict(GPTConfig(43, 32, 2, 2, 16, bias=True, dropout=0.0)),
         "training": dict(steps=40, batch_size=2, learning_rate=0.002, min_learning_rate=0.0002, warmup=4, betas=[0.9, 0.99],
                          weight_decay=0.1, grad_clip=1.0, optimizer="adamw", seed=2)}
     assert set(record.provenance) == {"commit", "data", "data_sha256", "torch", "device", "precision", "threads", "seconds", "earlier"}

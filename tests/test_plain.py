@@ -23,7 +23,7 @@ def test_the_twin_is_in_step(page):
 
 
 def test_there_is_no_other_twin():
-    assert sorted(plain.FOLDER.rglob("*")) == sorted([plain.FOLDER / "notebooks", *(plain.FOLDER / f"{p}.ipynb" for p in plain.chapters())])
+    assert sorted(plain.FOLDER.rglob("*.ipynb")) == [plain.FOLDER / f"{page}.ipynb" for page in plain.chapters()]
 
 
 @pytest.mark.slow
@@ -43,8 +43,8 @@ def test_works_are_cited_as_in_the_built_book(site, page):
 
 def tracked(path):
     """Whether git has the file, or would take it."""
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", path], cwd=book.ROOT, capture_output=True, text=True)
-    return listed.stdout.strip() == path
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", path]
+    return subprocess.run(command, cwd=book.ROOT, capture_output=True, text=True).stdout.strip() == path
 
 
 @pytest.mark.slow
@@ -99,7 +99,8 @@ def test_what_has_no_plain_form_is_an_error(few_labels, text, problem):
 
 
 def test_numbers_count_each_kind_by_itself(tmp_path, monkeypatch):
-    texts = {"a": "# A\n```{prf:lemma}\n:label: l1\n```\n```{prf:remark} t\n:label: r1\n```\n$$\nx\n$$ (e1)", "b": "# B\n:::{prf:lemma} t\n:label: l2\n:::"}
+    texts = {"a": "# A\n```{prf:lemma}\n:label: l1\n```\n```{prf:remark} t\n:label: r1\n```\n$$\nx\n$$ (e1)",
+             "b": "# B\n:::{prf:lemma} t\n:label: l2\n:::"}
     monkeypatch.setattr(numbering, "pages", lambda: list(texts))
     monkeypatch.setattr(numbering, "pieces", lambda page: [(texts[page], None), ("", {"name": f"fig-{page}", "caption": ""})])
     found = numbering.targets.__wrapped__()

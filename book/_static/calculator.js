@@ -44,7 +44,13 @@
   };
 
   const number = (value) => value.toLocaleString("en-US");
-  const percent = (part, whole) => `${((100 * part) / whole).toPrecision(4)}%`;
+
+  // to four digits, or to as many as it takes to tell a share from all
+  function percent(part, whole) {
+    let digits = 4;
+    while (part < whole && Number(((100 * part) / whole).toPrecision(digits)) === 100) digits += 1;
+    return `${((100 * part) / whole).toPrecision(digits)}%`;
+  }
 
   // what was typed: nothing, a number where it reads as one, or the text as it stands
   function typed(id) {

@@ -10,6 +10,8 @@ from math import pi
 
 from . import evidence, trained
 from .attention import Attention
+from .gpt import GPTConfig
+from .latent import LatentAttention
 
 STATUSES = ("confirmed", "confirmed with conditions", "corrected", "not yet run")
 TOLERANCES = {"identity": 1e-10, "mean of 2,000 steps": 0.01}  # relative; counts are compared exactly
@@ -161,7 +163,8 @@ TRAINING = (
           "The runs have biases, and $\\beta$, $\\tau$ and $\\rho$ are taken from the weights alone."),
     Claim("least-squares", "section 5.1", "$\\rho$ projects a step on the null space of all $(S W_Q, -S^\\top W_K)$: the objective has $+ S^\\top W_K$ in its second term.",
           "corrected", (), FLOW, ("identity",), evidence.least_squares_sign, (), (f"{FLOW}#claim-least-squares",), "",
-          "The second term of the least-squares objective has a minus sign, which the Sylvester equation below it contradicts."),
+          "The second term of the least-squares objective has a minus sign, which the Sylvester equation below it contradicts; and entry $d, d'$ of its "
+          "solution is divided by $\\lambda_{Q,d} + \\lambda_{K,d'}$ where it must be $\\lambda_{K,d} + \\lambda_{Q,d'}$."),
     Claim("rho", "sections 5.1, 5.3", "$1/(2H)$ is the mean of $\\rho$ over isotropic steps and no bound: $\\rho$ reaches 1.", "corrected", ("prop-rho",), FLOW,
           ("identity", "mean of 2,000 steps"), evidence.mean_rho, (), (f"{FLOW}#claim-rho",), "", "$1/(2H)$ is drawn as a boundary."),
     Claim("beta-tau-mu", "section 5.1", "$\\beta$ and $\\tau$ see $D(D+1)/2$ directions of the $D^2$: a null step with $S P + K S$ skew moves neither to first order.",
@@ -190,4 +193,20 @@ TRAINING = (
     Claim("hypothesis", "sections 1, 6", "More identified parameters make better models.", printed="The hypothesis that motivates the paper is not tested in it."),
 )
 
-LEDGER = THEORY + TRAINING
+NETWORK, ATLAS = "14_a_whole_network", "15_an_atlas"
+SMALL = dict(n_layer=1, n_head=2, n_embd=4, mlp_width=4)
+NETWORKS = (GPTConfig(7, 5, **SMALL), GPTConfig(7, 5, bias=True, tied=False, norm="rmsnorm", positions="rotary", **SMALL))
+NORMALISED = Attention(8, 2, rotary=(1.0, 0.3), qk_norm="head_gain")
+LATENT = tuple(LatentAttention(8, 2, 4, 2, rotary=(1.0, 0.3), query_rank=rank) for rank in (5, None))
+BEYOND = (
+    Claim("network", "beyond the paper: a whole network", "Of nanoGPT's 10,745,088 parameters no log-probability shows 451,748. What norms, embeddings, the residual stream and the "
+          "softmax hide is counted by name; that nothing else is hidden is measured on small networks.", "confirmed with conditions",
+          ("lem-14-norms", "lem-14-stream", "lem-14-tied", "lem-14-heads", "lem-14-reach", "prop-14-count"), NETWORK, FOUR[:3],
+          lambda: evidence.whole_networks(*NETWORKS), (57, 38), (f"{NETWORK}#claim-14-grid", f"{NETWORK}#claim-14-nanogpt", "tests/test_network.py::test_formula_generators_and_rank_agree"),
+          "at generic weights; gains all equal, as at the start of training, hide more"),
+    Claim("norms-latent", "beyond the paper: norms on queries and keys, latent attention", "Normalised queries and keys leave $H + G$ scales and one number for each plane or coordinate; "
+          "latent attention loses what its latents and products can turn.", "confirmed", ("prop-qk-norm", "prop-latent"), ATLAS, FOUR[:2],
+          lambda: evidence.norms_and_latents(NORMALISED, *LATENT), (38, 47, 31), (f"{ATLAS}#claim-atlas", "tests/test_architectures.py::test_a_family_counts_what_its_real_module_shows")),
+)
+
+LEDGER = THEORY + TRAINING + BEYOND

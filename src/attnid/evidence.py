@@ -10,6 +10,8 @@ from . import counting, exact, jacobian
 from .attention import Attention, forward, random_inputs
 from .gauge import act_query_key, act_value_output, product_kernel
 from .generators import flatten, generators
+from .latent import count_latent, forward_latent
+from .network import random_parameters
 from .rebalancing import rebalance
 
 
@@ -223,3 +225,23 @@ def conserved_with_biases():
     weights, biases = change(("W_Q", 1), ("W_K", -1)), change(("b_Q", 1), ("b_K", -1))
     assert float(weights.norm()) > 1e-3 * float(g["W_Q"].norm())
     return {"identity": deviation(weights, -biases)}
+
+
+def whole_networks(*configs):
+    """Unidentified parameters of whole networks by formula, by measured rank, and by how many independent directions the generators make."""
+    def independent(config):
+        rows = [flatten(config, directions) for directions in generators(config, random_parameters(config)).values()]
+        return int(torch.linalg.matrix_rank(torch.cat([part / part.norm(dim=1, keepdim=True) for part in rows]), rtol=1e-9))
+    return {"formula": [counting.count(c).unidentified for c in configs], "measured rank": [jacobian.measure(c).nullity for c in configs],
+            "generators": [independent(c) for c in configs]}
+
+
+def norms_and_latents(normalised, *latent):
+    """Unidentified parameters of a layer with normalised queries and keys, and of layers of latent attention, by formula and by measured rank."""
+    def nullity(layer):
+        p, x = layer.random_parameters(1), normal(6, 9, layer.embed_dim, seed=2)
+        J = torch.func.jacrev(lambda q: forward_latent(layer, q, x))(p)
+        values = torch.linalg.svdvals(torch.cat([part.flatten(3).flatten(0, 2) for part in J.values()], 1))
+        return layer.parameters - int((values > 1e-10 * values[0]).sum())
+    return {"formula": [counting.count(normalised).unidentified, *(count_latent(layer).unidentified for layer in latent)],
+            "measured rank": [jacobian.measure(normalised).nullity, *map(nullity, latent)]}
