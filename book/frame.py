@@ -52,6 +52,11 @@ def size_images(app, pagename, templatename, context, doctree):
     context["body"] = re.sub(r'<img(?P<rest>[^>]*? src="[^"]*_images/(?P<name>[^"]+)")', sized, context.get("body", ""))
 
 
+def name_list_items(app, pagename, templatename, context, doctree):
+    """Works cited stand in a list, as its items: docutils gives them a role that has been withdrawn."""
+    context["body"] = context.get("body", "").replace('role="doc-biblioentry"', 'role="listitem"')
+
+
 def leave_out_thebe(app, pagename, templatename, context, doctree):
     """Drop the scripts that would run cells on a server elsewhere: no page has a button for it, and Sphinx adds them twice."""
     context["script_files"] = [script for script in context["script_files"] if "thebe" not in f"{script.filename} {script.attributes}"]
@@ -86,7 +91,7 @@ def substitute(app, config):
 
 def setup(app):
     app.connect("config-inited", substitute)
-    for change in (say_where, size_images, leave_out_thebe):
+    for change in (say_where, size_images, name_list_items, leave_out_thebe):
         app.connect("html-page-context", change, priority=900)
     app.add_js_file("equations.js", priority=900)   # after MathJax is configured, before it starts
     return {"parallel_read_safe": True, "parallel_write_safe": True}

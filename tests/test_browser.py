@@ -163,6 +163,19 @@ def test_a_page_says_where_it_is_and_what_comes_next(site, page):
         assert soup.select_one("article nav.place a[href$='contents.html']")
 
 
+def test_the_place_of_a_chapter_has_the_number_in_its_name():
+    chapters = [page for page in PAGES if page.startswith("notebooks/")]
+    for chapter in chapters:
+        assert frame.place(chapter).endswith(f"chapter {int(chapter[10:12])} of {len(chapters)}")
+    assert frame.place("book/intro") is None and frame.place("book/ledger") == "Reference"
+
+
+def test_every_training_record_is_on_the_page_of_execution_status():
+    rows = [line.split(" | ") for line in frame.records().splitlines()[2:]]
+    written = list((frame.ROOT / "notebooks" / "results").rglob("seed-*.json.xz"))
+    assert sum(int(row[2]) for row in rows) == len(written) > 0
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_outside_links_of_the_frame_are_its_buttons(site, page):
     soup = pages.soup(site / f"{page}.html")
