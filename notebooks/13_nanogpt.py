@@ -92,7 +92,8 @@ laptop, H = PRESETS["laptop"], PRESETS["laptop"].model["n_head"]
 origins = [record.provenance for seeds in runs.values() for record in seeds.values()]
 for key in ("data", "data_sha256", "torch", "device"):
     print(f"{key}: {', '.join(sorted({origin[key] for origin in origins}))}")
-print("seeds:", {name: len(seeds) for name, seeds in runs.items()})
+for name, seeds in runs.items():
+    print(f"{name:24}{len(seeds):3} seeds")
 assert all(len(runs[case]) >= 10 for case in CASES)
 
 # %% [markdown]
@@ -332,9 +333,9 @@ assert [np.abs(r.heads["joint_beta"][-1] / r.heads["joint_beta"][0] - 1).max() >
 # ## On a GPU: the paper's own size
 #
 # The preset `paper` is the paper's: 6 layers, 6 heads, $E = 384$, contexts of 256, 64 to a batch, dropout 0.2, 5,000 steps. *Our records at this size are
-# still to come*: they need a GPU, and no number stands in their place. The cell below trains one case on a GPU where there is one, and says so where there is none. A T4 on
+# still to come*: they need a GPU, and no number stands in their place. The cell below trains the four cases on a GPU where there is one, and says so where there is none. A T4 on
 # Colab has no bfloat16 of its own, so it runs in float16 with a scaled loss. By arithmetic a step is about 1.2 teraflops; at a quarter of
-# what a T4 can do in float16 that is some 80 ms, or seven minutes a run, and the memory about 4 GB. These are estimates, not measurements. A run that is
+# what a T4 can do in float16 that is some 80 ms, or seven minutes a case, and the memory about 4 GB. These are estimates, not measurements. A run that is
 # cut off goes on from its last checkpoint, at most 200 steps back, when the cell is run again; on Colab let `folder` be on a mounted drive, so that a
 # disconnect does not lose it.
 

@@ -41,6 +41,8 @@ TOO_WIDE = """() => {
     const wide = [...document.querySelectorAll("article *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !scrolls(e));
     return {excess: document.documentElement.scrollWidth - innerWidth, wide: wide.slice(0, 5).map((e) => e.outerHTML.slice(0, 120))};
 }"""
+MISSHAPEN = """() => [...document.querySelectorAll("article img")]
+    .filter((i) => Math.abs(i.clientWidth * i.naturalHeight / (i.clientHeight * i.naturalWidth) - 1) > 0.02).map((i) => i.alt.slice(0, 60))"""
 AXE = """(only) => axe.run({exclude: [["mjx-container"]]}, {preload: false, resultTypes: ["violations"], ...only})
     .then(({violations}) => violations.filter((v) => ["serious", "critical"].includes(v.impact))
         .flatMap((v) => v.nodes.map((n) => `${v.id}: ${n.target} ${n.any.concat(n.all).map((c) => c.message).join(" ").slice(0, 200)}`)))"""
@@ -75,7 +77,7 @@ def look(chromium, site, page):
     seen = {"asked": window.asked, "shift": window.evaluate(SHIFT), "equations": window.evaluate(EQUATIONS)}
     window.set_viewport_size(NARROW)
     window.evaluate(SETTLED)
-    seen["too wide"] = window.evaluate(TOO_WIDE)
+    seen["too wide"], seen["misshapen"] = window.evaluate(TOO_WIDE), window.evaluate(MISSHAPEN)
     window.set_viewport_size(WIDE)
     window.evaluate("document.querySelectorAll('mjx-container').forEach((equation) => equation.replaceChildren())")   # most of a page's nodes
     window.add_script_tag(path=files("axe_playwright_python") / "axe.min.js")
@@ -124,6 +126,10 @@ def test_axe_finds_no_serious_fault_in_dark(seen):
 
 def test_a_narrow_page_does_not_scroll_sideways(seen):
     assert seen["too wide"]["wide"] == [] and seen["too wide"]["excess"] <= 0
+
+
+def test_images_keep_their_shape(seen):
+    assert seen["misshapen"] == []
 
 
 def test_the_equations_are_there(looks):
