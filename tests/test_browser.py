@@ -203,6 +203,7 @@ def test_the_contents_have_a_line_for_every_page():
     assert [path for path in listed if path.startswith("notebooks/")] == [page for page in PAGES if page.startswith("notebooks/")]
 
 
+@cache
 def prose(chapter):
     """The words of a chapter, without its code."""
     cells = json.loads((browser.ROOT / f"{chapter}.ipynb").read_text())["cells"]

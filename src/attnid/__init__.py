@@ -1,5 +1,6 @@
 """Identified Attention: how many of an attention layer's parameters its function can see."""
 
+from .architectures import Architecture, read_architecture
 from .attention import Attention, forward
 from .conservation import head_metrics
 from .counting import Count, count

@@ -10,7 +10,7 @@ def four_cases(runs, share):
     """Chapter 13, the paper's Figure 2. runs: title -> {seed: Record}; share: 1/(2H). Every head of every seed is a thin line in its
     layer's colour, the median over heads and seeds of a layer a thick one; in the first column every seed's loss is a line."""
     names = {"rho": r"$\rho$", "beta": r"$\beta$", "tau": r"$\tau$", "mu": r"$\mu$"}
-    figure, axes = new_figure(5, len(runs), figsize=(12.5, 2.1 * len(runs)), sharex=True, squeeze=False)
+    figure, axes = new_figure(5, len(runs), figsize=(12.5, 2.1 * len(runs)), dpi=80, sharex=True, squeeze=False)  # thousands of lines: a light picture
     for row, (title, seeds) in zip(axes, runs.items()):
         for record in seeds.values():
             row[0].plot(record.step, record.loss[record.step], color="0.45", lw=0.5, alpha=0.6)
@@ -53,7 +53,7 @@ def _layer_legend(figure, layers):
 def bias_gradients_in_training(runs):
     """Chapter 13, the paper's Figure 3. runs: title -> {seed: Record}. Gradient norms of the query and the key biases over all heads,
     the span from least to largest shaded for every seed, the medians as lines; and those of the key weights, for scale."""
-    figure, axes = new_figure(len(runs), figsize=(3.1 * len(runs), 3.4), sharey=True)
+    figure, axes = new_figure(len(runs), figsize=(3.1 * len(runs), 3.4), dpi=90, sharey=True)
     shown = (("gradient_W_K", "$W_K$"), ("gradient_b_Q", "$b_Q$"), ("gradient_b_K", "$b_K$"))
     for ax, (title, seeds) in zip(axes, runs.items()):
         for (name, label), colour, line in zip(shown, (COLOURS[2], COLOURS[0], COLOURS[1]), LINES):
@@ -70,7 +70,7 @@ def bias_gradients_in_training(runs):
 def rate_sweep(runs, share):
     """Chapter 13, the paper's Figure 4. runs: learning rate -> {seed: Record}, of SGD. Loss, rho of the weights alone and with their
     biases, and the drift of one step with biases; every seed's median over its heads is a line."""
-    figure, axes = new_figure(4, figsize=(12.5, 3.3))
+    figure, axes = new_figure(4, figsize=(12.5, 3.3), dpi=90)
     columns = (("rho", r"$\rho$, weights alone"), ("joint_rho", r"$\rho$, weights with biases"), ("joint_drift", "drift of a step, with biases"))
     for (rate, seeds), colour, line in zip(runs.items(), COLOURS, LINES):
         for record in seeds.values():
