@@ -183,10 +183,10 @@ def test_every_training_record_is_on_the_page_of_execution_status():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_outside_links_of_the_frame_are_its_buttons(site, page):
+def test_outside_links_of_the_frame_are_launch_buttons(site, page):
     soup = pages.soup(site / f"{page}.html")
     outside = [a for a in soup.find_all("a", href=True) if pages.is_elsewhere(a["href"]) and not a.find_parent("article")]
-    assert [a["href"] for a in outside if not a.find_parent(class_="article-header-buttons")] == []
+    assert [a["href"] for a in outside if not a.find_parent(class_="dropdown-launch-buttons")] == []
 
 
 def test_pages_and_book_are_small(site):
