@@ -17,8 +17,8 @@ PRINT = """
 @page { size: A4; margin: 18mm 16mm; }
 .bd-sidebar-primary, .bd-sidebar-secondary, .bd-header, .bd-header-article, .prev-next-footer, .bd-footer-content, .headerlink,
 .copybtn, .sbt-scroll-pixel-helper, .pst-async-banner-revealer, #pst-back-to-top { display: none !important; }
-.bd-main, .bd-content, .bd-article-container, .bd-page-width {
-  display: block !important; max-width: none !important; width: auto !important; }
+body, .bd-container, .bd-page-width, .bd-main, .bd-content, .bd-article-container {
+  display: block !important; max-width: none !important; width: auto !important; margin: 0 !important; }
 .bd-article { padding: 0 4mm 0 0 !important; font-size: 10.5pt; }
 .bd-article section > h1 { break-before: page; }
 pre { font-size: 8pt !important; }
