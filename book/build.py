@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXECUTED_WITH = ("src", "requirements.txt", "notebooks/results")   # what a notebook's outputs depend on besides its cells
+EXECUTED_WITH = ("src", "requirements.txt", "notebooks/results/laptop")   # what a notebook's outputs depend on besides its cells
 
 
 def files(path):

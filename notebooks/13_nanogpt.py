@@ -54,6 +54,9 @@ if "google.colab" in sys.modules:
 # The first four are the paper's; the fifth is a control that it mentions, the sixth completes the square. In the paper's words turned into ours, with
 # $\rho$, $\beta$, $\tau$ and $\mu$ of every head at every tenth step, the 100 steps of warm-up left out unless we say otherwise:
 #
+# With $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$ of a head: $\rho$ is the share of a step that lies in the null space, $\beta = \lVert P - K \rVert_F$,
+# $\tau = \operatorname{tr}(P - K)$, $\mu$ the sum of their least eigenvalues; a *joint* metric is that of the weights with their biases as one more column.
+#
 # ```{prf:conjecture} What training does to the unidentified directions (paper: section 5.3)
 # :label: conj-training
 #
