@@ -66,21 +66,10 @@ def _nanogpt_config(args, weights):
     return GPTConfig(**{key: args[key] for key in sizes}, bias=bias, dropout=args.get("dropout", 0.0))
 
 
-def _shapes(config):
-    # one by one, and without a model: the sizes may be absurd
-    E, embedding = config.n_embd, (config.vocab_size, config.n_embd)
-    yield from {"transformer.wte.weight": embedding, "lm_head.weight": embedding, "transformer.wpe.weight": (config.block_size, E)}.items()
-    parts = {"ln_1": (E,), "attn.c_attn": (3 * E, E), "attn.c_proj": (E, E), "ln_2": (E,), "mlp.c_fc": (4 * E, E), "mlp.c_proj": (E, 4 * E)}
-    layers = ((f"transformer.h.{layer}.{part}", shape) for layer in range(config.n_layer) for part, shape in parts.items())
-    for name, shape in chain([("transformer.ln_f", (E,))], layers):
-        yield f"{name}.weight", shape
-        if config.bias:
-            yield f"{name}.bias", shape[:1]
-
-
 def _check_weights(config, weights):
     unknown = set(weights)
-    for name, shape in _shapes(config):
+    saved_twice = [("lm_head.weight", (config.vocab_size, config.n_embd))]  # the tied weight
+    for name, shape in chain(config.named_shapes(), saved_twice):  # one by one: the sizes may be absurd
         require(name in weights, "model", name, "is missing from the checkpoint")
         unknown.remove(name)
         _check_weight(name, weights[name], shape)

@@ -5,6 +5,7 @@ Tokens are rows here, x of shape (B, T, E). A weight has the layout of `nn.Linea
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain
 
 import torch
 import torch.nn as nn
@@ -66,19 +67,26 @@ class GPTConfig:
         """D = E / H; values have the same size, C = D."""
         return self.n_embd // self.n_head
 
-    @property
-    def shapes(self):
-        """Name -> shape of every parameter of the model, in the model's order; tied weights are one."""
+    def named_shapes(self):
+        """Name and shape of every parameter of the model, one by one, in the model's order; tied weights are one."""
         V, T, E, F = self.vocab_size, self.block_size, self.n_embd, self.mlp_width
         biased_norm = self.bias and self.norm == "layernorm"
         parts = {"ln_1": (E,), "attn.c_attn": (3 * E, E), "attn.c_proj": (E, E), "ln_2": (E,), "mlp.c_fc": (F, E), "mlp.c_proj": (E, F)}
-        layers = [(f"h.{n}.{part}", shape) for n in range(self.n_layer) for part, shape in parts.items()]
-        shapes = {"transformer.wte.weight": (V, E)} | ({"transformer.wpe.weight": (T, E)} if self.positions == "learned" else {})
-        for part, shape in (*layers, ("ln_f", (E,))):
-            shapes[f"transformer.{part}.weight"] = shape
+        layers = ((f"h.{n}.{part}", shape) for n in range(self.n_layer) for part, shape in parts.items())
+        yield "transformer.wte.weight", (V, E)
+        if self.positions == "learned":
+            yield "transformer.wpe.weight", (T, E)
+        for part, shape in chain(layers, [("ln_f", (E,))]):
+            yield f"transformer.{part}.weight", shape
             if biased_norm if len(shape) == 1 else self.bias:
-                shapes[f"transformer.{part}.bias"] = shape[:1]
-        return shapes if self.tied else shapes | {"lm_head.weight": (V, E)}
+                yield f"transformer.{part}.bias", shape[:1]
+        if not self.tied:
+            yield "lm_head.weight", (V, E)
+
+    @property
+    def shapes(self):
+        """Name -> shape of every parameter of the model, as in named_shapes."""
+        return dict(self.named_shapes())
 
     @property
     def parameters(self):
