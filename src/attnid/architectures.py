@@ -10,6 +10,7 @@ from .checks import require
 from .configurations import Fields
 from .counting import Count, count
 from .families import DEFAULTS, FAMILIES
+from .files import read_json
 from .latent import LatentAttention, count_latent
 
 WRAPPERS = ("gemma3", "llava", "mistral3")  # their language model is an ordinary one, described in text_config
@@ -70,12 +71,7 @@ def _load(source):
     require(isinstance(source, (str, os.PathLike)), "source", source, "must be a path or a dict")
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"path={os.fspath(path)!r}: is not JSON ({error})") from None
-    require(isinstance(config, dict), "path", os.fspath(path), "does not hold an object with fields")
-    return config, path.parent.name if path.name == "config.json" else path.stem
+    return read_json(path), path.parent.name if path.name == "config.json" else path.stem
 
 
 def _has_norm(layer):

@@ -7,9 +7,9 @@ import torch
 
 from .checks import require, require_finite
 from .gpt import GPT, GPTConfig
+from .layouts import FLOATS
 
 PREFIX = "_orig_mod."  # what torch.compile puts before every name
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MASKS = (".attn.bias", ".attn.masked_bias")  # causal masks, which older versions of nanoGPT saved as buffers
 
 
@@ -21,7 +21,7 @@ def load_nanogpt(path):
     that is not tied to the token embedding. The file is read as data only: pickled code in it is refused.
     """
     require(isinstance(path, (str, os.PathLike)), "path", path, "must be a string or a path")
-    checkpoint = _read_checkpoint(path)
+    checkpoint = read_checkpoint(path)
     try:
         for key in ("model", "model_args"):
             require(isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict), "checkpoint", key, "is not a dict in it")
@@ -35,7 +35,8 @@ def load_nanogpt(path):
     return model.eval()
 
 
-def _read_checkpoint(path):
+def read_checkpoint(path):
+    """What a checkpoint file holds: plain values and tensors, on the CPU. Errors as for load_nanogpt."""
     try:
         with open(path, "rb") as file:
             return torch.load(file, map_location="cpu", weights_only=True)

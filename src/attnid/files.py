@@ -1,6 +1,7 @@
 """Files, written whole or not at all, and the file from which a run goes on."""
 
 import io
+import json
 import os
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -24,6 +25,16 @@ def write_whole(path, content):
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def read_json(path):
+    """The object, a dict, in a JSON file. ValueError naming the path where it holds anything else."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:  # of the JSON, or of its characters
+        raise ValueError(f"path={os.fspath(path)!r}: is not JSON ({error})") from None
+    require(isinstance(content, dict), "path", os.fspath(path), "does not hold an object with fields")
+    return content
 
 
 @dataclass

@@ -42,15 +42,15 @@ def rebalance(W_Q, W_K, b_Q=None, b_K=None, *, rotary=()):
 
 def _balance_block(block, tensors):
     # in place, the rows of one isotype in W_Q, W_K and maybe b_Q, b_K; returns the singular values of its S
-    Q, K, *b = (_rows(block, t) for t in tensors)
-    new_Q, new_K, S, dual, scales = _balance(Q, K)
+    Q, K, *b = (rows_of(block, t) for t in tensors)
+    new_Q, new_K, S, dual, scales = balance(Q, K)
     for whole, part in zip(tensors, (new_Q, new_K, *(m @ t for m, t in zip((S, dual), b)))):
-        _put(block, whole, part)
+        put_rows(block, whole, part)
     return scales
 
 
-def _balance(Q, K):
-    # Q, K (..., d, E), real or complex. Returns S Q, S^{-H} K, S, S^{-H} and the singular values of S, zeros where none is determined
+def balance(Q, K):
+    """S Q, S^{-H} K, S, S^{-H} and the singular values of S, zeros where none is determined. Q (..., d, a), K (..., d, b), real or complex."""
     (O_Q, R_Q), (O_K, R_K) = torch.linalg.qr(Q.mH), torch.linalg.qr(K.mH)  # Q = R_Q^H O_Q^H
     U, s, Vh = torch.linalg.svd(R_K @ R_Q.mH)  # K^H Q = O_K U diag(s) Vh O_Q^H
     s = s.masked_fill(s <= SINGULAR * s[..., :1], 0).unsqueeze(-1)
@@ -67,16 +67,16 @@ def _nearest_isometry(A):
     return U @ Vh
 
 
-def _rows(isotype, W):
-    # the rows of an isotype; planes that turn become complex rows, mirrored ones conjugated
+def rows_of(isotype, W):
+    """The rows of an isotype, of W (..., D, n); planes that turn become complex rows, mirrored ones conjugated."""
     rows = W[..., list(isotype.coordinates), :]
     if not isotype.complex:
         return rows
     return torch.complex(rows[..., ::2, :], _signs(isotype, W) * rows[..., 1::2, :])
 
 
-def _put(isotype, W, part):
-    # the inverse of _rows, in place
+def put_rows(isotype, W, part):
+    """The inverse of rows_of, in place."""
     if isotype.complex:
         part = torch.stack((part.real, _signs(isotype, W) * part.imag), -2).flatten(-3, -2)
     W[..., list(isotype.coordinates), :] = part
