@@ -4,10 +4,14 @@ A count is found four ways: by formula, by measured rank, by generators (null to
 function is polynomial in the weights, by exact rank. An identity returns its largest relative deviation.
 """
 
+import itertools
+import math
+
 import torch
 
 from . import counting, exact, jacobian
 from .attention import Attention, forward, random_inputs
+from .canonical import reduce_layer
 from .gauge import act_query_key, act_value_output, product_kernel
 from .generators import flatten, generators
 from .latent import count_latent, forward_latent
@@ -245,3 +249,23 @@ def norms_and_latents(normalised, *latent):
         return layer.parameters - int((values > 1e-10 * values[0]).sum())
     return {"formula": [counting.count(normalised).unidentified, *(count_latent(layer).unidentified for layer in latent)],
             "measured rank": [jacobian.measure(normalised).nullity, *map(nullity, latent)]}
+
+
+def canonical_layers(*descriptions):
+    """Unidentified parameters of layers by formula and by measured rank, and how many numbers their canonical form sets."""
+    fixed = [reduce_layer(a, a.random_parameters(1), "identity").fixed for a in descriptions]
+    return {"formula": [counting.count(a).unidentified for a in descriptions], "measured rank": [jacobian.measure(a).nullity for a in descriptions],
+            "numbers set": fixed}
+
+
+def rounding_of_gauges(sigma=0.1):
+    """The expected squared error of a rounded product, over all signs of the errors, and its least value, over balanced factors turned to equal rows."""
+    K, Q = normal(2, 2), normal(2, 2, seed=1)
+    signs = torch.tensor(list(itertools.product((1 - sigma, 1 + sigma), repeat=8)), dtype=torch.float64).view(-1, 2, 2, 2)
+    mean = ((signs[:, 0] * K).mT @ (signs[:, 1] * Q) - K.mT @ Q).square().sum((1, 2)).mean()
+    error = lambda K, Q: (2 * sigma ** 2 + sigma ** 4) * (K.square().sum(1) * Q.square().sum(1)).sum()
+    U, s, Vh = torch.linalg.svd(K.mT @ Q)
+    turn = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64) / math.sqrt(2)
+    best = error(turn @ (U * s.sqrt()).mT, turn @ (s.sqrt()[:, None] * Vh))
+    assert float(best) < 0.99 * float(error(K, Q))
+    return {"identity": max(deviation(mean, error(K, Q)), deviation(best, (2 * sigma ** 2 + sigma ** 4) * s.sum() ** 2 / 2))}

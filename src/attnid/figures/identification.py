@@ -1,6 +1,6 @@
 """Figures of Part I, Identification."""
 
-from .style import COLOURS, LINES, new_figure
+from .style import COLOURS, GREY, HATCHES, LINES, new_figure
 
 
 def hyperbolas_and_counts(w, errors, omega, counts):
@@ -8,7 +8,7 @@ def hyperbolas_and_counts(w, errors, omega, counts):
     w_K w_Q = omega, and null directions on three. Right: the unidentified query-key parameters for D = 1, 2, ..., as
     E -> (closed form, measured), and D^2."""
     figure, (left, right) = new_figure(2, figsize=(8.4, 3.9))
-    left.contourf(w, w, errors, levels=12, cmap="Blues_r", alpha=0.6)
+    left.contourf(w, w, errors, levels=12, cmap="Blues", alpha=0.6)
     left.contour(w, w, w[:, None] * w, levels=[-4, -1.5, -0.4, 0.2, 3], colors="white", linewidths=0.8, linestyles="-")
     for sign in (1, -1):
         branch = w[(w > 0.3) & (w < 3)]
@@ -67,9 +67,9 @@ def damage_by_condition(conditions, damage, units):
     """Chapter 2: worst change of the logits (conditions, draws) by number format, and the unit of rounding times the condition."""
     figure, ax = new_figure(figsize=(7.0, 4.2))
     for (name, values), colour, line, marker in zip(damage.items(), COLOURS, LINES, "osD"):
-        ax.loglog(conditions, units[name] * conditions, color="0.75", linewidth=1, zorder=1)
+        ax.loglog(conditions, units[name] * conditions, color=GREY, linewidth=1, zorder=1)
         ax.loglog(conditions, values.median(1).values, color=colour, linestyle=line, label=name, zorder=2)
-        ax.loglog(conditions, values, marker, color=colour, markersize=3, alpha=0.6, zorder=3)
+        ax.loglog(conditions, values, marker, color=colour, markersize=3, zorder=3)
     ax.axhline(1, color="0.4", linewidth=0.8)
     ax.set(xlabel=r"condition number $\kappa(S)$", ylabel="worst relative change of the logits", ylim=(1e-16, 10))
     ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.55), frameon=False)
@@ -141,7 +141,7 @@ def grouped_and_rotary(layers, groups, shares, dots):
     figure, (left, right) = new_figure(2, figsize=(9.2, 3.9), gridspec_kw={"width_ratios": (1.6, 1)})
     for i, (circuit, colour) in enumerate((("query-key", COLOURS[0]), ("value-output", COLOURS[1]))):
         at = [n + 0.44 * i - 0.22 for n in range(len(layers))]
-        bars = left.bar(at, [pair[i] for pair in layers.values()], width=0.42, color=colour, hatch=("", "//")[i], edgecolor="white", label=circuit)
+        bars = left.bar(at, [pair[i] for pair in layers.values()], width=0.42, color=colour, hatch=HATCHES[i], edgecolor="white", label=circuit)
         left.bar_label(bars, [f"{pair[i]:,}" for pair in layers.values()], fontsize=6.4, padding=2)
     left.set_yscale("log")
     left.set(ylim=(300, 2e7), title="unidentified numbers of one layer")
@@ -161,7 +161,7 @@ def bias_gradients(norms):
     """Chapter 6: gradient norms of the biases, layer -> {bias -> norm}, over that of the output bias; rounding level shaded."""
     figure, ax = new_figure(figsize=(7.4, 3.8))
     names = ("b_Q", "b_K", "b_V", "b_O")
-    for i, (name, colour, hatch) in enumerate(zip(names, COLOURS, ("", "///", "...", "xx"))):
+    for i, (name, colour, hatch) in enumerate(zip(names, COLOURS, HATCHES)):
         heights = [max(norm[name] / norm["b_O"], 1e-18) for norm in norms.values()]
         at = [group + 0.2 * (i - 1.5) for group in range(len(norms))]
         ax.bar(at, heights, 0.18, color=colour, hatch=hatch, edgecolor="white", label=f"${name}$", zorder=2)
@@ -237,7 +237,7 @@ def no_single_head(g, measured, heads):
     for (kind, line), colour, style, marker in zip(lines.items(), COLOURS, LINES, "os"):
         axes.plot(eta, line, color=colour, linestyle=style, label=labels[kind])
         axes.plot(list(measured[kind]), list(measured[kind].values()), marker, color=colour, ms=6, mfc="white")
-    axes.plot(eta[100:], [1 + 2 * x - x * x for x in eta[100:]], color="0.6", lw=0.8)
+    axes.plot(eta[100:], [1 + 2 * x - x * x for x in eta[100:]], color=GREY, lw=0.8)
     axes.axhspan(2, 3, color="black", alpha=0.06, lw=0)
     for H, number in heads.items():
         axes.axhline(number, color=COLOURS[2], lw=1.2)
@@ -254,8 +254,8 @@ def segments(drawn):
         for start, pair, end in triples:
             along = end - start
             foot = start + ((pair - start) @ along / along.square().sum()).clamp(0, 1) * along
-            axis.plot(*zip(start, end), color="0.8", lw=1, zorder=1)
-            axis.plot(*end, "o", color="0.6", mfc="white", ms=4, zorder=2)
+            axis.plot(*zip(start, end), color=GREY, lw=0.7, zorder=1)
+            axis.plot(*end, "o", color=GREY, mfc="white", ms=4, zorder=2)
             axis.plot(*zip(foot, pair), color=colour, lw=1.2, zorder=3)
             axis.plot(*pair, "o", color=colour, ms=4.5, zorder=4)
         axis.plot(*triples[0][0], "s", color="black", ms=6, zorder=5)

@@ -2,8 +2,10 @@
 
 import matplotlib.pyplot as plt
 
-# Okabe and Ito's colours, told apart with colour-vision deficiencies; line styles differ as well
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# told apart with colour-vision deficiencies, also from black, and at a contrast of 3 with the ground; line styles, hatches and marks differ as well
+COLOURS = ("#0077BB", "#D55E00", "#004D26", "#BF7C92", "#9440FF", "#5E1A4A")  # blue, vermilion, dark green, rose, violet, plum
+GREY = "#8C8C8C"  # for what stands behind, at the same contrast
+HATCHES = ("", "//", "..", "xx", "++", "\\\\")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 3)))
 
 STYLE = {

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.lines import Line2D
 
-from .style import COLOURS, LINES, new_figure
+from .style import COLOURS, GREY, LINES, new_figure
 
 
 def four_cases(runs, share):
@@ -101,7 +101,7 @@ def intervals(rows, margin=None, label="difference"):
     """Chapter 13. Differences by seed as dots and their intervals as bars: name -> (differences, Interval); the margin of equivalence shaded."""
     figure, ax = new_figure(figsize=(7.4, 0.6 + 0.55 * len(rows)))
     for place, (name, (differences, interval)) in enumerate(rows.items()):
-        ax.plot(differences, [place - 0.18] * len(differences), "o", ms=3, color="0.5", alpha=0.8)
+        ax.plot(differences, [place - 0.18] * len(differences), "o", ms=3, color=GREY)
         ax.plot([interval.low, interval.high], [place] * 2, color=COLOURS[0], lw=2.4, solid_capstyle="butt")
         ax.plot(interval.estimate, place, "o", color=COLOURS[0], ms=6)
     if margin:
@@ -119,7 +119,7 @@ def rebalancing_orbit(times, curves):
     figure, (left, right) = new_figure(2, figsize=(8.6, 4.0))
     w, turn = np.linspace(-3, 3, 301), np.linspace(0, 2 * np.pi, 121)
     q, k = np.meshgrid(w, w)
-    left.contour(w, w, q * q - k * k, levels=(-6, -3, -1, 1, 3, 6), colors="0.7", linewidths=0.8, linestyles="-")
+    left.contour(w, w, q * q - k * k, levels=(-6, -3, -1, 1, 3, 6), colors=GREY, linewidths=0.8, linestyles="-")
     left.contour(w, w, q * k, levels=(-3, -1, 1, 3), colors=COLOURS[1], linewidths=1.6, linestyles="-")
     for sign in (1, -1):
         left.plot(w, sign * w, color="0.3", lw=0.8, linestyle=LINES[1])
@@ -167,12 +167,12 @@ def imbalance_paths(paths, drifts, predicted):
     Right: drifts name -> {steps: relative drift}, and predicted name -> c, for the line c / steps."""
     figure, (left, right) = new_figure(2, figsize=(8.4, 4.1))
     _crossing_hyperbolas(left)
-    for (name, path), colour, marker in zip(paths.items(), ("black", *COLOURS[:1], *COLOURS[2:]), ("", ".", "x", "+")):
+    for (name, path), colour, marker in zip(paths.items(), ("black", COLOURS[0], *COLOURS[2::2]), ("", ".", "x", "+")):
         lw, zorder = (2.2, 4) if name == "flow" else (0.9, 3)
         left.plot(*path.T, color=colour, marker=marker, ms=5, lw=lw, label=name, zorder=zorder)
         left.plot(*path[-1], "o", color=colour, mec="white", ms=7, zorder=5)
     left.legend(loc="lower left", fontsize=8, frameon=True, framealpha=0.9)
-    for (name, by_steps), colour, marker in zip(drifts.items(), (COLOURS[0], *COLOURS[2:]), "ox+"):
+    for (name, by_steps), colour, marker in zip(drifts.items(), (COLOURS[0], *COLOURS[2::2]), "ox+"):
         steps = np.array(list(by_steps))
         right.loglog(steps, list(by_steps.values()), marker, color=colour, ms=6, label=name, linestyle="" if name in predicted else ":")
         if name in predicted:
@@ -186,7 +186,7 @@ def imbalance_paths(paths, drifts, predicted):
 
 def _crossing_hyperbolas(ax):
     q, k = np.meshgrid(np.linspace(-1.4, 2.6, 201), np.linspace(-0.6, 2.6, 161))
-    ax.contourf(q, k, np.sqrt((q * k - 1) ** 2), levels=12, cmap="Blues_r", alpha=0.55)
+    ax.contourf(q, k, np.sqrt((q * k - 1) ** 2), levels=12, cmap="Blues", alpha=0.55)
     ax.contour(q, k, q * k, levels=[-3, -2, -1, 0.3, 2, 3], colors="white", linewidths=0.8, linestyles="-")
     ax.contour(q, k, q * k, levels=[1], colors=COLOURS[1], linewidths=2.5)
     ax.contour(q, k, q**2 - k**2, levels=np.arange(-6, 4) + 0.2, colors="0.45", linewidths=0.7, linestyles="-")
@@ -205,7 +205,7 @@ def rho_and_biases(sample, law, mean, marks, times, curves):
     top = law.pdf(grid).max()
     for (name, rho), colour, height in zip(marks.items(), COLOURS[1:], (1.3, 1.12, 0.55)):
         left.plot([rho, rho], [0, height * top], color=colour, lw=2)
-        left.annotate(f" {name}", (rho, height * top), ha="left" if rho < 0.5 else "right", va="bottom", color=colour, fontsize=9)
+        left.annotate(f" {name}", (rho, height * top), ha="left" if rho < 0.5 else "right", va="bottom", fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     left.set(xlabel=r"$\rho$", ylabel="density", xlim=(-0.03, 1.03), ylim=(0, 1.5 * top))
     for (name, values), colour, line in zip(curves.items(), COLOURS[1:], LINES):
         right.semilogy(times[1:], values[1:].clamp_min(1e-17), color=colour, linestyle=line, label=name)
@@ -218,9 +218,9 @@ def twins(single, double):
     """Chapter 13. rho of one run in float32 and in float64, of the weights alone and with their biases, medians over heads."""
     figure, ax = new_figure(figsize=(7.2, 3.6))
     middle = lambda record, name: np.median(record.heads[name].reshape(len(record.step), -1), 1)
-    for (name, label), colour in zip((("rho", "weights alone"), ("joint_rho", "with biases")), COLOURS):
-        ax.plot(single.step, middle(single, name), color=colour, lw=2.2, alpha=0.5, label=f"{label}, float32")
-        ax.plot(double.step, middle(double, name).clip(1e-34), color=colour, lw=0.9, ls="--", label=f"{label}, float64")
+    for i, (name, label) in enumerate((("rho", "weights alone"), ("joint_rho", "with biases"))):
+        ax.plot(single.step, middle(single, name), color=COLOURS[i], linestyle=LINES[2 * i], lw=2.2, label=f"{label}, float32")
+        ax.plot(double.step, middle(double, name).clip(1e-34), color=COLOURS[i + 2], linestyle=LINES[2 * i + 1], lw=1.2, label=f"{label}, float64")
     ax.set(yscale="log", xlabel="step", ylabel=r"$\rho$")
     ax.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.42))
     return figure

