@@ -4,8 +4,10 @@ import json
 import lzma
 import math
 import os
+import re
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +16,8 @@ from kills import FORKSERVER, kill_self, killed
 
 from attnid import experiments, files, processes
 from attnid.conservation import head_metrics
-from attnid.data import load_corpus
-from attnid.experiments import CASES, PRESETS, RATES, Job, Recorder, run, sweep
+from attnid.data import CorpusError, load_corpus
+from attnid.experiments import CASES, PRESETS, RATES, Job, Recorder, finished, run, sweep
 from attnid.files import Checkpoint
 from attnid.gpt import GPT, GPTConfig
 from attnid.records import read_record
@@ -25,12 +27,23 @@ CORPUS = load_corpus("embedded")
 TINY = replace(PRESETS["smoke"], training=dict(steps=40, batch_size=2, warmup=4), measure_every=4, evaluate_every=20, move_every=15)
 CONFIG = GPTConfig(len(CORPUS.vocabulary), **TINY.model, bias=True)
 L, H, D, E = 2, 2, 8, 16
+GOOD, BAD = Job("smoke", "sgd"), Job("smoke", "sgd", learning_rate=1e30)
+RESULTS = Path(__file__).parent.parent / experiments.RESULTS
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     """The smoke preset, smaller still."""
     monkeypatch.setitem(PRESETS, "smoke", TINY)
+
+
+@pytest.fixture
+def quick_start(monkeypatch):
+    monkeypatch.setattr(processes, "get_context", lambda method: FORKSERVER)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def recorded(case, preset=TINY, precision="float32", look=None, **training):
@@ -64,7 +77,7 @@ def test_impossible_job_is_named(field, value):
 def test_every_job_has_a_path_of_its_own():
     jobs = [Job(preset, case, seed, rate, precision) for preset in PRESETS for case in CASES for seed in (0, 1, 10)
             for rate in (None, *RATES, 0.1, 0.1 + 1e-9) for precision in (None, "float32", "float64")]
-    assert len({job.path("x") for job in jobs}) == len(set(jobs)) == 3 * 6 * 3 * 3 * 7 - 2 * 3 * 3 * 3  # 0.25 is the usual rate of two
+    assert len({job.path("x") for job in jobs}) == len(set(jobs)) == 3 * len(CASES) * 3 * 3 * 7 - 2 * 3 * 3 * 3  # 0.25 is the usual rate of two
     assert Job("smoke", "sgd", np.int64(3), 0.5).path("x").as_posix() == "x/smoke/sgd-rate-0.5/seed-3.json.xz"
     assert Job("smoke", "sgd", learning_rate=0.25) == Job("smoke", "sgd")
 
@@ -121,7 +134,7 @@ def test_a_move_does_what_it_says(case, weights_move, state_cleared):
     assert all(not torch.equal(p, moved_to[name]) for name, p in parameters.items())  # and goes on being trained
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.observe])
 def test_beta_is_a_sawtooth_where_weights_move_and_nowhere_else(case):
     recorder, _ = recorded(case, replace(TINY, measure_every=1))
     balanced = [step for step, beta in enumerate(recorder.heads["beta"]) if np.max(beta) < 1e-6]
@@ -223,6 +236,35 @@ def test_job_that_is_done_is_read_and_not_run(tmp_path, tiny, monkeypatch):
     assert np.array_equal(again.loss, first.loss) and again.provenance == first.provenance
 
 
+@pytest.mark.parametrize("part, change, difference", [
+    ("training", {"steps": 41}, "steps (40, now 41)"), ("model", {"n_embd": 32}, "n_embd (16, now 32), mlp_width (64, now 128)"),
+    ("measure_every", 5, "measure_every (4, now 5)")])
+def test_record_of_other_settings_is_refused(tmp_path, tiny, monkeypatch, quick_start, part, change, difference):
+    run(GOOD, tmp_path)
+    value = getattr(TINY, part) | change if isinstance(change, dict) else change
+    monkeypatch.setitem(PRESETS, "smoke", replace(TINY, **{part: value}))
+    for again in (lambda: run(GOOD, tmp_path), lambda: sweep([Job("smoke", "adamw"), GOOD], tmp_path, report=lambda line: None)):
+        with pytest.raises(ValueError, match=f"^record='{GOOD.path(tmp_path)}': is of a run with another {re.escape(difference)}; move"):
+            again()
+    assert not Job("smoke", "adamw").path(tmp_path).exists()  # refused before any run
+
+
+def test_record_of_another_title_or_without_a_younger_option_is_read(tmp_path, tiny, monkeypatch):
+    record = run(GOOD, tmp_path)
+    del record.settings["model"]["mlp_width"]
+    record.write(GOOD.path(tmp_path))
+    monkeypatch.setitem(CASES, "sgd", replace(CASES["sgd"], title="another"))
+    assert run(GOOD, tmp_path).provenance == record.provenance
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in (RESULTS / "laptop").iterdir()))
+def test_records_of_the_book_are_of_the_preset_as_it_is(folder):
+    first = read_record(RESULTS / "laptop" / folder / "seed-0.json.xz")
+    rate, precision = first.settings["training"]["learning_rate"], "float64" if folder.endswith("float64") else None
+    job = Job("laptop", first.case, 0, rate, precision)
+    assert job.path(RESULTS) == RESULTS / "laptop" / folder / "seed-0.json.xz" and finished(job, RESULTS).loss[0] == first.loss[0]
+
+
 def test_seed_decides_weights_and_batches(tmp_path, tiny):
     one, other = (run(Job("smoke", "sgd", seed), tmp_path) for seed in (0, 1))
     assert not np.isclose(one.loss[0], other.loss[0], rtol=1e-5) and one.settings["training"]["seed"] == 0
@@ -288,12 +330,10 @@ def test_killed_run_ends_as_one_that_was_not(tmp_path, monkeypatch, never_stoppe
 def test_sitting_under_other_circumstances_is_told(tmp_path, monkeypatch, tiny):
     job, move = Job("smoke", "moved"), CASES["moved"].move
     monkeypatch.setattr(experiments, "Checkpoint", partial(Checkpoint, every=10))
-    def stop(model, optimizer):
-        raise KeyboardInterrupt
-    for commit, act in (("one", stop), ("one", stop), ("two", move)):
+    for commit, act in (("one", interrupt), ("one", interrupt), ("two", move)):
         monkeypatch.setattr(experiments, "provenance", lambda *_: {"commit": commit})
         monkeypatch.setitem(CASES, "moved", replace(CASES["moved"], move=act))
-        if act is stop:
+        if act is interrupt:
             with pytest.raises(KeyboardInterrupt):
                 run(job, tmp_path)
     found = run(job, tmp_path).provenance
@@ -310,9 +350,7 @@ def test_damaged_checkpoint_stops_the_run(tmp_path, tiny):
 
 def test_checkpoint_of_another_case_is_refused(tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(experiments, "Checkpoint", partial(Checkpoint, every=10))
-    def stop(*_):
-        raise KeyboardInterrupt
-    monkeypatch.setitem(CASES, "cleared", replace(CASES["cleared"], move=stop))
+    monkeypatch.setitem(CASES, "cleared", replace(CASES["cleared"], move=interrupt))
     adamw, cleared = Job("smoke", "adamw"), Job("smoke", "cleared")
     with pytest.raises(KeyboardInterrupt):
         run(cleared, tmp_path)
@@ -324,14 +362,6 @@ def test_checkpoint_of_another_case_is_refused(tmp_path, tiny, monkeypatch):
 
 # ---- many runs
 
-@pytest.fixture
-def quick_start(monkeypatch):
-    monkeypatch.setattr(processes, "get_context", lambda method: FORKSERVER)
-
-
-GOOD, BAD = Job("smoke", "sgd"), Job("smoke", "sgd", learning_rate=1e30)
-
-
 def test_sweep_runs_in_order_skips_and_reports(tmp_path, quick_start):
     lines, jobs = [], [Job("smoke", "adamw"), BAD, GOOD, Job("smoke", "sgd", learning_rate=0.25)]
     assert sweep(jobs, tmp_path, report=lines.append) == [BAD]
@@ -339,7 +369,7 @@ def test_sweep_runs_in_order_skips_and_reports(tmp_path, quick_start):
     assert lines[2].endswith("ArithmeticError: loss=nan: is not finite, at step=1; a smaller learning_rate may help")
     assert lines[3] == f"{GOOD.path('')}: {read_record(GOOD.path(tmp_path)).summary}"
     before, lines = GOOD.path(tmp_path).stat().st_mtime_ns, []
-    assert sweep([GOOD, jobs[0]], tmp_path, report=lines.append) == [] and lines == ["2 of 2 runs are done"]
+    assert sweep([GOOD, jobs[0]], tmp_path, report=lines.append) == [] and lines == ["2 of 2 runs are done (on cpu) and are not run again"]
     assert GOOD.path(tmp_path).stat().st_mtime_ns == before
 
 
@@ -349,6 +379,27 @@ def test_several_workers_make_the_same_records(tmp_path, quick_start):
     for job in jobs:
         run(job, tmp_path / "here")
         assert content(job.path(tmp_path / "two")) == content(job.path(tmp_path / "here"))
+
+
+def test_sweep_says_once_that_its_corpus_cannot_be_had(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNID_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(experiments, "for_each", None)
+    with pytest.raises(CorpusError, match="^ATTNID_DATA=.*is not a folder"):
+        sweep([Job("laptop", "sgd"), Job("laptop", "adamw")], tmp_path, report=lambda line: None)
+    assert os.listdir(tmp_path) == []
+
+
+def test_worker_that_goes_on_from_a_checkpoint_says_so(tmp_path, tiny, monkeypatch, capfd):
+    monkeypatch.setattr(experiments, "Checkpoint", partial(Checkpoint, every=10))
+    monkeypatch.setattr(experiments, "for_each", lambda function, items, ended, **options: [function(item) for item in items])
+    monkeypatch.setitem(CASES, "moved", replace(CASES["moved"], move=interrupt))
+    job = Job("smoke", "moved")
+    with pytest.raises(KeyboardInterrupt):
+        run(job, tmp_path)
+    assert capfd.readouterr().err == ""
+    monkeypatch.setitem(CASES, "moved", replace(CASES["moved"], move=CASES["cleared"].move))
+    sweep([job], tmp_path, report=lambda line: None)
+    assert capfd.readouterr().err == f"{job.path(tmp_path).with_name('seed-0.checkpoint')}: the run goes on from step 10 of 40\n"
 
 
 def test_impossible_sweep_is_named(tmp_path):

@@ -2,13 +2,18 @@
 
 import torch
 
+from .checks import require
+
+DEVICES = ("cpu", "cuda", "mps")  # types that training knows
+
 
 def require_device(device, precision="float32"):
-    """Raise ValueError unless this machine has the device, and the device numbers of that format."""
+    """Raise ValueError unless this machine has the device, of one of the types DEVICES, and the device numbers of that format."""
+    require(str(device).split(":")[0] in DEVICES, "device", device, f"must be one of {DEVICES}")
     try:
         torch.empty(0, device=device, dtype=getattr(torch, precision))
     except (RuntimeError, AssertionError, TypeError) as error:  # PyTorch built without it; MPS has no float64
-        raise ValueError(f"device={device!r}: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"device={device!r}: {str(error).splitlines()[0].split('. ')[0]}") from None
 
 
 def choose_precision(device):

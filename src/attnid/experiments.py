@@ -1,5 +1,6 @@
 """The paper's experiments: presets (how large), cases (what is done to the weights), one run, and sweeps over many."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ from .data import load_corpus
 from .devices import choose_precision, require_device
 from .files import Checkpoint
 from .gpt import GPT, GPTConfig, head_weights, query_key, set_head_weights
+from .parametrisations import canonical_gpt, factored_gpt
 from .processes import for_each
 from .rebalancing import rebalance
 from .records import Record, provenance, read_record
@@ -46,17 +48,21 @@ PRESETS = {
 class Case:
     """What a run does: its optimizer's settings, and what happens to the weights every `move_every` steps.
 
-    move(model, optimizer) is that event. model overrides sizes of the preset, build(config, seed) makes the model, and
-    observe(model, part, gradient=) gives the factors that are measured, as query_key does: another parametrisation
+    move(model, optimizer) is that event. model has other sizes than the preset, or makes them from the preset's, build(config, seed) makes the model, and
+    observe(model, part, gradient=) gives the factors whose head metrics are measured, None for none of them: another parametrisation
     of attention is another case.
     """
 
     title: str
     training: dict
     move: Callable = None
-    model: dict = field(default_factory=dict)
+    model: dict | Callable = field(default_factory=dict)
     build: Callable = GPT
-    observe: Callable = query_key
+    observe: Callable | None = query_key
+
+    def sizes(self, preset):
+        """The model's sizes that are not the preset's."""
+        return self.model(preset.model) if callable(self.model) else self.model
 
 
 def rebalance_model(model, optimizer, *, moments="cleared"):
@@ -77,6 +83,11 @@ def clear_moments(model, optimizer):
             optimizer.state.pop(parameter, None)
 
 
+def wider_mlp(sizes):
+    """D more hidden units in each MLP: nearly as many numbers as a canonical form takes from an attention layer, 2 E (D + 1) with biases."""
+    return {"mlp_width": 4 * sizes["n_embd"] + sizes["n_embd"] // sizes["n_head"]}
+
+
 ADAMW = dict(optimizer="adamw", learning_rate=1e-3, weight_decay=0.1)
 CASES = {
     "sgd": Case("SGD", dict(optimizer="sgd", learning_rate=0.25, weight_decay=0.0)),
@@ -85,7 +96,12 @@ CASES = {
     "rebalanced": Case("AdamW, rebalanced", ADAMW, rebalance_model),
     "cleared": Case("AdamW, state cleared", ADAMW, clear_moments),
     "moved": Case("AdamW, rebalanced, state kept", ADAMW, partial(rebalance_model, moments="kept")),
+    "canonical": Case("AdamW, canonical layers", ADAMW, build=canonical_gpt, observe=None),
+    "spent": Case("AdamW, canonical layers, wider MLP", ADAMW, model=wider_mlp, build=canonical_gpt, observe=None),
+    "factored": Case("AdamW, factored maps", ADAMW, build=factored_gpt, observe=None),
+    **{f"heads-{heads}": Case(f"AdamW, {heads} heads", ADAMW, model={"n_head": heads}, observe=None) for heads in (1, 2, 8, 16, 32)},
 }
+EVERY = ("measure_every", "evaluate_every", "move_every")
 RATES = (0.5, 0.25, 0.125, 0.0625)  # the paper's sweep, of case "sgd"
 
 
@@ -102,11 +118,11 @@ class Recorder:
         self.origins, self.seconds, self.clock = [origin], 0.0, time.monotonic()
 
     def before_step(self, step, model):
-        if step % self.preset.measure_every == 0:
+        if self._measures(step):
             self.before = self._factors(model)
 
     def on_step(self, step, loss, model, optimizer):
-        if step % self.preset.measure_every == 0:
+        if self._measures(step):
             self.step.append(step)
             for name, value in self._metrics(step, model).items():
                 self.heads.setdefault(name, []).append(value.tolist())
@@ -119,6 +135,9 @@ class Recorder:
                 self.validation[name].append(value)
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
+
+    def _measures(self, step):
+        return self.case.observe is not None and step % self.preset.measure_every == 0
 
     def _factors(self, model, gradient=False):
         weights, biases = (self.case.observe(model, part, gradient=gradient) for part in ("weight", "bias"))
@@ -179,6 +198,13 @@ class Job:
         rate = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
         return TrainingConfig(**PRESETS[self.preset].training | CASES[self.case].training | rate, seed=self.seed)
 
+    def settings(self, vocab_size):
+        """All that its record says of how it is done, on a corpus of that many characters."""
+        preset, case = PRESETS[self.preset], CASES[self.case]
+        config = GPTConfig(vocab_size, **preset.model | case.sizes(preset), bias=True)
+        return {"title": case.title, "model": asdict(config), "training": asdict(self.training()),
+                **{name: getattr(preset, name) for name in EVERY}}
+
     def path(self, folder):
         """Where its record lies: preset/case/seed-0.json.xz, with what is not usual named after the case."""
         rate = "" if self.learning_rate is None else f"-rate-{float(self.learning_rate)}"
@@ -186,26 +212,42 @@ class Job:
         return Path(folder) / self.preset / f"{self.case}{rate}{precision}" / f"seed-{self.seed}.json.xz"
 
 
+def finished(job, folder=RESULTS):
+    """The record of a job that is done, None where it has none. ValueError for a record of other settings than the job would have
+    now, naming what differs; a title may change. On which device and at which commit it was made is not compared."""
+    path = job.path(folder)
+    if not path.exists():
+        return None
+    record = read_record(path)
+    def by_name(settings):  # an option younger than the record counts as at its default
+        model, training = GPTConfig(**settings["model"]), TrainingConfig(**settings["training"])
+        return asdict(model) | asdict(training) | {name: settings[name] for name in EVERY}
+    now, then = by_name(job.settings(record.settings["model"]["vocab_size"])), by_name(record.settings)
+    other = [f"{name} ({then[name]}, now {now[name]})" for name in now if then[name] != now[name]]
+    require(not other, "record", os.fspath(path), f"is of a run with another {', '.join(other)}; move it away, or name another folder")
+    return record
+
+
 def run(job, folder=RESULTS, *, device="cpu", compiled=False):
     """Run a job and write its record below a folder; returns the record. A job that is done is read and not run again, one that
     was killed goes on from the checkpoint beside its record, to the same numbers as if it had never stopped.
 
-    ValueError for a device that this machine lacks, and what `train` raises."""
-    path = job.path(folder)
-    if path.exists():
-        return read_record(path)
+    ValueError for a device that this machine lacks, and what `finished` and `train` raise."""
+    path, record = job.path(folder), finished(job, folder)
+    if record is not None:
+        return record
     require_device(device, job.precision or "float32")
-    preset, case, settings, precision = PRESETS[job.preset], CASES[job.case], job.training(), job.precision or choose_precision(device)
+    preset, case, training, precision = PRESETS[job.preset], CASES[job.case], job.training(), job.precision or choose_precision(device)
     corpus = load_corpus(preset.corpus)
-    config = GPTConfig(len(corpus.vocabulary), **preset.model | case.model, bias=True)
-    every = {name: getattr(preset, name) for name in ("measure_every", "evaluate_every", "move_every")}
-    recorder = Recorder(case, preset, corpus, settings, provenance(corpus, device, precision))
+    settings = job.settings(len(corpus.vocabulary))
+    recorder = Recorder(case, preset, corpus, training, provenance(corpus, device, precision))
     path.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint = Checkpoint(path.with_name(f"seed-{job.seed}.checkpoint"), carried=recorder, settings={"case": job.case} | every)
-    history = train(case.build(config, job.seed).to(device), corpus, settings, before_step=recorder.before_step, on_step=recorder.on_step,
+    checkpoint = Checkpoint(path.with_name(f"seed-{job.seed}.checkpoint"), carried=recorder,
+                            settings={"case": job.case} | {name: settings[name] for name in EVERY})
+    model = case.build(GPTConfig(**settings["model"]), job.seed).to(device)
+    history = train(model, corpus, training, before_step=recorder.before_step, on_step=recorder.on_step,
                     checkpoint=checkpoint, precision=precision, compiled=compiled)
-    everything = {"title": case.title, "model": asdict(config), "training": asdict(settings), **every}
-    Record(job.preset, job.case, job.seed, everything, recorder.provenance, np.array(recorder.step), np.array(history["loss"]),
+    Record(job.preset, job.case, job.seed, settings, recorder.provenance, np.array(recorder.step), np.array(history["loss"]),
            recorder.validation, {name: np.array(values) for name, values in recorder.heads.items()}).write(path)
     for leftover in (checkpoint.path, *path.parent.glob(f".seed-{job.seed}.*.tmp")):
         leftover.unlink(missing_ok=True)
@@ -217,15 +259,20 @@ def sweep(jobs, folder=RESULTS, *, workers=1, minutes=None, report=print, **opti
 
     After `minutes` no further job starts. report is called with a line for each that ends; a failed one is reported and the others
     go on. After an interrupt a later sweep goes on from the checkpoints. options are those of `run`.
-    ValueError for an impossible number of workers, impossible minutes, or a device that this machine lacks.
+    Before any job starts: ValueError for an impossible number of workers, impossible minutes, a device that this machine lacks, or
+    what `finished` raises, and CorpusError for a corpus that cannot be had.
     """
     require_size("workers", workers)
     require(minutes is None or is_finite(minutes) and minutes > 0, "minutes", minutes, "must be above 0")
     for precision in {job.precision for job in jobs}:
         require_device(options.get("device", "cpu"), precision or "float32")
     jobs, failed = list(dict.fromkeys(jobs)), []
-    waiting = [job for job in jobs if not job.path(folder).exists()]
-    report(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are done")
+    records = {job: finished(job, folder) for job in jobs}
+    waiting = [job for job in jobs if records[job] is None]
+    for corpus in {PRESETS[job.preset].corpus for job in waiting}:
+        load_corpus(corpus)  # fetched once, or told once that it cannot be
+    devices = sorted({record.provenance["device"] for record in records.values() if record})
+    report(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are done" + f" (on {', '.join(devices)}) and are not run again" * bool(devices))
 
     def ended(job, error):
         if error:

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from contextlib import suppress
 from multiprocessing import connection, get_context
 
 import torch
@@ -11,7 +12,8 @@ def for_each(function, items, ended, *, workers=1, seconds=None):
     """Call function(item) for items in order, each in a process of its own, `workers` at a time, which share this one's threads.
 
     ended(item, error) is called as each ends, error being "" or what went wrong, the death of the process included; the others
-    go on. After `seconds` no further item starts. An interrupt interrupts the processes and waits until they have ended.
+    go on. After `seconds` no further item starts. An interrupt interrupts the processes and waits until they have ended; a second
+    one kills them.
     """
     waiting, running, start = list(items), {}, time.monotonic()
     threads = max(1, torch.get_num_threads() // workers)
@@ -26,10 +28,7 @@ def for_each(function, items, ended, *, workers=1, seconds=None):
                 item, process = running.pop(answer)
                 ended(item, _error(answer, process))
     finally:
-        for _, process in running.values():
-            process.terminate()
-        for _, process in running.values():
-            process.join()
+        _end([process for _, process in running.values()])
 
 
 def _start(function, item, threads):
@@ -41,15 +40,31 @@ def _start(function, item, threads):
     return answer, process
 
 
+def _end(processes):
+    try:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+    except KeyboardInterrupt:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+        raise
+
+
 def _work(speak, function, item, threads):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the first one interrupts the others
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(threads)
     try:
         function(item)
-        speak.send("")
-    except BaseException as error:
-        speak.send(f"{type(error).__name__}: {error}")
+        error = ""
+    except BaseException as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    with suppress(BrokenPipeError):  # whoever asked may have ended
+        speak.send(error)
 
 
 def _error(answer, process):

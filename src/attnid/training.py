@@ -165,7 +165,7 @@ def train(model, corpus, settings, *, before_step=None, on_step=None, checkpoint
     loss[i] is the loss in nats per token of the batch of step[i], before that step. before_step(step, model) is called before
     each step, and on_step(step, loss, model, optimizer) after it, its (clipped) gradients still in place; both may evaluate,
     and on_step may move weights, without changing the batches. checkpoint is a Checkpoint: a run that was killed goes on
-    where its file left it. precision and compiled are as in Run.
+    where its file left it, and says so on stderr. precision and compiled are as in Run.
 
     The same seed gives the same run, bit for bit on one machine with one number of threads, stopped in between or not, and to
     rounding elsewhere. The global generator and the model's mode are left as they were, also by an error or an interrupt.
@@ -178,6 +178,8 @@ def train(model, corpus, settings, *, before_step=None, on_step=None, checkpoint
             model.train()
             if checkpoint is not None:
                 checkpoint.resume(run, history)
+                if run.step:
+                    print(f"{checkpoint.path}: the run goes on from step {run.step} of {settings.steps}", file=sys.stderr)
             progress = Progress(settings.steps, run.step)
             while run.step < settings.steps:
                 step = run.step

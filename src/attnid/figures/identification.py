@@ -26,7 +26,7 @@ def hyperbolas_and_counts(w, errors, omega, counts):
         right.plot(D, measured, "o", color=colour, ms=5)
         right.plot(E, formula[E - 1], "o", ms=11, mfc="none", mec="black")
     squares = [d / 10 for d in range(10, 10 * len(formula)) if d * d <= 110 * most]
-    right.plot(squares, [d * d for d in squares], color="black", lw=0.9, zorder=0, label="$D^2$")
+    right.plot(squares, [d * d for d in squares], color="black", linestyle=LINES[3], lw=1.2, zorder=0, label="$D^2$")
     right.set(xlabel="head width $D$", title="unidentified numbers in $W_Q$ and $W_K$")
     right.legend(frameon=False)
     return figure
