@@ -77,7 +77,7 @@ def test_impossible_job_is_named(field, value):
 def test_every_job_has_a_path_of_its_own():
     jobs = [Job(preset, case, seed, rate, precision) for preset in PRESETS for case in CASES for seed in (0, 1, 10)
             for rate in (None, *RATES, 0.1, 0.1 + 1e-9) for precision in (None, "float32", "float64")]
-    assert len({job.path("x") for job in jobs}) == len(set(jobs)) == 3 * len(CASES) * 3 * 3 * 7 - 2 * 3 * 3 * 3  # 0.25 is the usual rate of two
+    assert len({job.path("x") for job in jobs}) == len(set(jobs)) == len(PRESETS) * (len(CASES) * 3 * 3 * 7 - 2 * 3 * 3)  # 0.25 is the usual rate of two
     assert Job("smoke", "sgd", np.int64(3), 0.5).path("x").as_posix() == "x/smoke/sgd-rate-0.5/seed-3.json.xz"
     assert Job("smoke", "sgd", learning_rate=0.25) == Job("smoke", "sgd")
 
@@ -89,6 +89,7 @@ def test_presets_and_cases_are_the_papers():
     assert {(t.steps, t.batch_size, t.warmup, t.grad_clip, t.min_learning_rate / t.learning_rate) for t in (adamw, sgd)} == {(5000, 64, 100, 1.0, 0.1)}
     assert PRESETS["paper"].model == dict(block_size=256, n_layer=6, n_head=6, n_embd=384, dropout=0.2)
     assert PRESETS["laptop"].model == dict(block_size=64, n_layer=4, n_head=4, n_embd=128)
+    assert PRESETS["comparison"] == replace(PRESETS["laptop"], measure_every=None)
     assert {(p.measure_every, p.move_every) for p in (PRESETS["paper"], PRESETS["laptop"])} == {(10, 200)} and RATES == (0.5, 0.25, 0.125, 0.0625)
 
 

@@ -7,7 +7,8 @@ import time
 
 
 CASES = """sgd, sgd-decay, adamw; rebalanced (adamw whose query and key weights are rebalanced now and then, its state of them
-    cleared), cleared (the state alone), moved (the weights alone)"""
+    cleared), cleared (the state alone), moved (the weights alone); adamw with other maps: canonical (layers in canonical form), spent (and a
+    wider MLP), factored (query and key maps as products), heads-1 to heads-32"""
 AGAIN = "A run that is done is not run again; one that was stopped goes on from its checkpoint."
 
 
@@ -27,7 +28,8 @@ def add_runs(commands):
         Train for each seed each case at each rate, and write a record of each. Exit status 1 if a run failed. {AGAIN}""",
                                 epilog="example: python -m attnid sweep --preset laptop --cases sgd adamw --seeds 10 --workers 2")
     for parser in (train, sweep):
-        parser.add_argument("--preset", required=True, help="how large: smoke (seconds), laptop (minutes) or paper (a GPU's work)")
+        parser.add_argument("--preset", required=True, help="""how large: smoke (seconds), laptop (minutes),
+            comparison (the same, heads not measured) or paper (a GPU's work)""")
     train.add_argument("--case", required=True, help=f"what the run does: {CASES}")
     train.add_argument("--seed", type=int, default=0, help="of the weights, the batches and the dropout (default: 0)")
     train.add_argument("--rate", type=float, help="learning rate (default: the case's own)")

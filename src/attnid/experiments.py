@@ -27,19 +27,21 @@ RESULTS = Path("notebooks") / "results"
 
 @dataclass(frozen=True)
 class Preset:
-    """How large a run is: a corpus by name, the model's sizes, steps, and how often it is measured, evaluated and moved."""
+    """How large a run is: a corpus by name, the model's sizes, steps, and how often it is measured (None for never), evaluated and moved."""
 
     corpus: str
     model: dict
     training: dict
-    measure_every: int = 10
+    measure_every: int | None = 10
     evaluate_every: int = 500
     move_every: int = 200
 
 
+LAPTOP = dict(block_size=64, n_layer=4, n_head=4, n_embd=128)
 PRESETS = {
     "smoke": Preset("embedded", dict(block_size=32, n_layer=2, n_head=2, n_embd=16), dict(steps=100, batch_size=8, warmup=10), 5, 50, 20),
-    "laptop": Preset("tiny_shakespeare", dict(block_size=64, n_layer=4, n_head=4, n_embd=128), dict(steps=2000, batch_size=12)),
+    "laptop": Preset("tiny_shakespeare", LAPTOP, dict(steps=2000, batch_size=12)),
+    "comparison": Preset("tiny_shakespeare", LAPTOP, dict(steps=2000, batch_size=12), measure_every=None),  # of losses alone
     "paper": Preset("tiny_shakespeare", dict(block_size=256, n_layer=6, n_head=6, n_embd=384, dropout=0.2), dict(steps=5000, batch_size=64)),
 }
 
@@ -89,13 +91,15 @@ def wider_mlp(sizes):
 
 
 ADAMW = dict(optimizer="adamw", learning_rate=1e-3, weight_decay=0.1)
-CASES = {
+PAPER_CASES = {
     "sgd": Case("SGD", dict(optimizer="sgd", learning_rate=0.25, weight_decay=0.0)),
     "sgd-decay": Case("SGD with decay", dict(optimizer="sgd", learning_rate=0.25, weight_decay=4e-4)),
     "adamw": Case("AdamW", ADAMW),
     "rebalanced": Case("AdamW, rebalanced", ADAMW, rebalance_model),
     "cleared": Case("AdamW, state cleared", ADAMW, clear_moments),
     "moved": Case("AdamW, rebalanced, state kept", ADAMW, partial(rebalance_model, moments="kept")),
+}
+CASES = PAPER_CASES | {
     "canonical": Case("AdamW, canonical layers", ADAMW, build=canonical_gpt, observe=None),
     "spent": Case("AdamW, canonical layers, wider MLP", ADAMW, model=wider_mlp, build=canonical_gpt, observe=None),
     "factored": Case("AdamW, factored maps", ADAMW, build=factored_gpt, observe=None),
@@ -137,7 +141,7 @@ class Recorder:
         self.seconds, self.clock = self.seconds + now - self.clock, now
 
     def _measures(self, step):
-        return self.case.observe is not None and step % self.preset.measure_every == 0
+        return None not in (self.case.observe, self.preset.measure_every) and step % self.preset.measure_every == 0
 
     def _factors(self, model, gradient=False):
         weights, biases = (self.case.observe(model, part, gradient=gradient) for part in ("weight", "bias"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .experiments import CASES, RATES
+from .experiments import PAPER_CASES, RATES
 from .records import read_records
 from .statistics import equivalence, paired, power_law, t_interval
 from .training import TrainingConfig, learning_rate_at
@@ -54,7 +54,7 @@ def four_cases():
     """Section 5.2.1: ten seeds of each case, from the same data; AdamW makes the most progress."""
     final = lambda case: {seed: record.final_loss for seed, record in laptop()[case].items()}
     return contradicted({
-        "ten seeds each": all(len(laptop()[case]) >= 10 for case in CASES),
+        "ten seeds each": all(len(laptop()[case]) >= 10 for case in PAPER_CASES),
         "one corpus": len({r.provenance["data_sha256"] for seeds in laptop().values() for r in seeds.values()}) == 1,
         "adamw trains best": all(t_interval(paired(final("adamw"), final(case))).high < 0 for case in ("sgd", "sgd-decay")),
     })
@@ -71,7 +71,7 @@ def figure_2():
         "adamw is closest to the share": mean_of("adamw", "rho", np.mean).low > 10 * mean_of("sgd-decay", "rho", np.mean).high,
         "and below it": mean_of("adamw", "rho", np.mean).high < share,
         "decay shrinks beta as predicted": abs(shrinking().estimate - predicted_factor()) < 0.01,
-        "mu stays above 0": all(min(per_seed(case, "mu", np.min).values()) > 0.005 for case in CASES),
+        "mu stays above 0": all(min(per_seed(case, "mu", np.min).values()) > 0.005 for case in PAPER_CASES),
         "a sawtooth": all(r.heads["beta"][np.isin(r.step, teeth)].max() < 1e-6 < 1e-3 < r.heads["beta"][np.isin(r.step, teeth - 10)].mean() for r in rebalanced),
         "rebalancing leaves the loss": difference_to_adamw("rebalanced").p < 0.01,
     })
@@ -94,9 +94,9 @@ def shrinking():
 def figure_3():
     """Key-bias gradients are zero to rounding, single or double; query-bias gradients are not."""
     largest = lambda run, over: max(float((r.heads["gradient_b_K"] / r.heads[over]).max()) for r in laptop()[run].values())
-    query = min(float(np.median(r.heads["gradient_b_Q"] / r.heads["gradient_W_Q"])) for case in CASES for r in laptop()[case].values())
+    query = min(float(np.median(r.heads["gradient_b_Q"] / r.heads["gradient_W_Q"])) for case in PAPER_CASES for r in laptop()[case].values())
     return contradicted({
-        "key biases, float32": all(largest(case, "gradient_W_K") < 1e-5 for case in CASES),
+        "key biases, float32": all(largest(case, "gradient_W_K") < 1e-5 for case in PAPER_CASES),
         "key biases, float64": largest("sgd-float64", "gradient_W_K") < 1e-13,
         "query biases": query > 1e-3,
     })
