@@ -37,7 +37,8 @@ def reduce_layer(attention, parameters, form="balanced"):
 
     Key biases that no output sees become 0, value biases move into the output bias where there is one, and each circuit takes
     the form: "balanced" (factors with equal Gram matrices, nearest to the old), "identity" (of the shared factor, as many columns
-    as its head is wide are those of the identity, chosen by QR with column pivoting) or "identity-unpivoted" (the first columns).
+    as its head is wide are those of the identity, chosen by QR with column pivoting of an orthonormal basis of its rows, so that
+    equal functions get equal weights) or "identity-unpivoted" (the first columns).
     Rotary heads change within what commutes with the rotations; normalised queries and keys stay as they are.
 
     Raises ValueError for another form, and naming the parameter that is missing, unknown, misshapen or not finite.
@@ -144,8 +145,9 @@ def _identity(A, B, *, pivoted=True):
 
 
 def _pivots(A):
-    # the columns that QR with column pivoting takes first, in the order of the matrix
-    return torch.from_numpy(scipy.linalg.qr(A.numpy(), mode="r", pivoting=True)[1][:len(A)]).long().sort().values
+    # the columns that QR with column pivoting takes first, in the order of the matrix; of orthonormal rows, so that they depend on the span alone
+    rows = torch.linalg.qr(A.mH).Q.mH
+    return torch.from_numpy(scipy.linalg.qr(rows.numpy(), mode="r", pivoting=True)[1][:len(A)]).long().sort().values
 
 
 def _unpivoted(A, B):
