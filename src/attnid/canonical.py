@@ -146,7 +146,7 @@ def _identity(A, B, *, pivoted=True):
 
 def _pivots(A):
     # the columns that QR with column pivoting takes first, in the order of the matrix; of orthonormal rows, so that they depend on the span alone
-    rows = torch.linalg.qr(A.mH).Q.mH
+    rows = torch.linalg.qr(A.mH).Q.mH.resolve_conj()
     return torch.from_numpy(scipy.linalg.qr(rows.numpy(), mode="r", pivoting=True)[1][:len(A)]).long().sort().values
 
 
