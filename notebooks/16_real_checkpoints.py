@@ -30,14 +30,14 @@ if "google.colab" in sys.modules:
 # ## The question
 #
 # So far weights were random, or our own. Here is a model that people use: all-MiniLM-L6-v2, which turns a sentence into 384 numbers so that sentences of like meaning lie close together. It has six layers of twelve heads, and every bias that a layer can have.
-# Which of its numbers could as well be others? Where has training left them? Can we take them out of the file, and is the model that remains the same model, to the last digit that float32 has? And if all these choices are
+# Which of its numbers could as well be others? Where has training left them? Can we take them out of the file, and is the model that remains the same model? And if all these choices are
 # equal in exact arithmetic, are they equal in sixteen bits?
 
 # %% [markdown]
 # ## The claim
 #
 # A choice among weights of the same function is a **gauge**. Fix it by a rule, and nothing free is left. We write $K_h$, $Q_h$, $V_h$ for the maps $W_K^h, W_Q^h \in \mathbb{R}^{D \times E}$ and $W_V^h \in \mathbb{R}^{C \times E}$ of head $h$.
-# For each head choose $D$ columns $S_h$ and $C$ columns $T_h$, and call weights **canonical** if
+# For each head choose $D$ columns $S_h$ and $C$ columns $T_h$, and call weights **canonical**, here in identity-block form, if
 #
 # $$
 # K_h[:, S_h] = I, \qquad V_h[:, T_h] = I, \qquad b_K = 0, \qquad b_V = 0 .
@@ -46,14 +46,14 @@ if "google.colab" in sys.modules:
 # ```{prf:proposition} A layer in canonical form
 # :label: prop-canonical-layer
 #
-# Take a softmax layer with $H$ heads, all four biases and $D, C \le E$, at weights where all $K_h[:, S_h]$ and $V_h[:, T_h]$ are invertible.
+# Take a softmax layer with $H$ heads, each with keys of its own, all four biases, nothing that turns or is normalised, and $D, C \le E$, at weights where all $K_h[:, S_h]$ and $V_h[:, T_h]$ are invertible.
 #
 # 1. Some canonical weights have the same outputs at all inputs.
-# 2. If all products $K_h^\top Q_h$ and $O_h V_h$ have rank $D$ and $C$, no other canonical weights have the same products, the same $K_h^\top b_Q^h$ and the same outputs.
-# 3. The rule {eq}`eq-canonical-layer` sets $H (D^2 + C^2 + D + C)$ numbers, which is how many are unidentified.
+# 2. If all products $K_h^\top Q_h$ and $O_h V_h$ have rank $D$ and $C$, no other canonical weights have, head by head, the same products and the same $K_h^\top b_Q^h$, and the same outputs.
+# 3. The rule {eq}`eq-canonical-layer` sets $H (D^2 + C^2 + D + C)$ numbers, which is how many are unidentified at generic weights.
 # ```
 #
-# So canonical weights are coordinates of the function, at least near weights where heads can be told apart ({prf:ref}`lem-heads-apart`). The columns are ours to choose, and in exact arithmetic any will do. In a computer weights are rounded,
+# So canonical weights are coordinates of the function wherever its heads can be told apart. (That they can, at generic weights, is {prf:ref}`lem-heads-apart`, proved there without biases; with them, the rank below shows it.) The columns are ours to choose, and in exact arithmetic any will do. In a computer weights are rounded,
 # each by its own relative error, and then the gauge matters:
 #
 # ```{prf:proposition} The gauge that rounds best
@@ -67,12 +67,14 @@ if "google.colab" in sys.modules:
 #
 # where $\|M\|_*$ is the sum of the singular values of $M$. Balanced factors whose rows are all equally long attain the bound, and every $M$ has some.
 # ```
+#
+# Other factors attain it too: a factor on row $d$ of $K$ and its inverse on that of $Q$ change nothing here. And entries that are not rounded at all, as $0$ and $1$ are not, lie outside the model.
 
 # %% [markdown]
 # ## Proof
 #
 # ```{prf:proof}
-# (of {prf:ref}`prop-canonical-layer`) *1.* A key bias shifts all scores of a query alike ({prf:ref}`lem-key-bias`), so it may be $0$. The weights of attention sum to one, so $b_V$ adds $\sum_h O_h b_V^h$ to every output; put it into $b_O$. Now multiply $K_h$ by
+# (of {prf:ref}`prop-canonical-layer`) *1.* A key bias shifts all scores of a query alike ({prf:ref}`lem-key-bias`), so it may be $0$. The weights of attention sum to one, so the value biases add $\sum_h O_h b_V^h$ to every output ({prf:ref}`lem-pooled-bias`); put it into $b_O$. Now multiply $K_h$ by
 # $K_h[:, S_h]^{-1}$, and $Q_h$ and $b_Q^h$ by $K_h[:, S_h]^\top$; this is the action of {prf:ref}`prop-joint-action`. Likewise multiply $V_h$ by $V_h[:, T_h]^{-1}$ and $O_h$ by $V_h[:, T_h]$ from the right.
 #
 # *2.* Canonical weights can be read off. The rows $S_h$ of $K_h^\top Q_h$ are $Q_h$; it has rank $D$, so $K_h^\top = (K_h^\top Q_h)\, Q_h^+$, with the pseudoinverse. As $K_h$ has rank $D$ too, $K_h^\top b_Q^h$ determines $b_Q^h$. The columns $T_h$ of $O_h V_h$ are
@@ -83,10 +85,10 @@ if "google.colab" in sys.modules:
 #
 # ```{prf:proof}
 # (of {prf:ref}`prop-rounding`) Write $\tilde K = K + A$ and $\tilde Q = Q + B$. The error $A^\top Q + K^\top B + A^\top B$ has three terms that are uncorrelated, because the $\delta$ are independent with mean zero. For the first, the entry $i, j$ is $\sum_d \delta_{di} K_{di} Q_{dj}$, whose
-# expected square is $\sigma^2 \sum_d K_{di}^2 Q_{dj}^2$; summed over $i$ and $j$ this is $\sigma^2 \sum_d \|k_d\|^2 \|q_d\|^2$. The second gives the same and the third $\sigma^4$ times it. For the bound, $M = \sum_d k_d q_d^\top$ and the triangle inequality give
+# expected square is $\sigma^2 \sum_d K_{di}^2 Q_{dj}^2$; summed over $i$ and $j$ this is $\sigma^2 \sum_d \|k_d\|^2 \|q_d\|^2$. The second gives the same, and the third $\sigma^2$ times as much. For the bound, $M = \sum_d k_d q_d^\top$ and the triangle inequality give
 # $\|M\|_* \le \sum_d \|k_d\| \|q_d\|$, and by Cauchy and Schwarz the square of that is at most $D \sum_d \|k_d\|^2 \|q_d\|^2$. Balanced factors are $K = Z \Sigma^{1/2} U^\top$ and $Q = Z \Sigma^{1/2} V^\top$ with the singular value decomposition $M = U \Sigma V^\top$ and
 # any rotation $Z$ ({prf:ref}`prop-balanced-orbit`). Their rows have $\|k_d\|^2 = \|q_d\|^2 = (Z \Sigma Z^\top)_{dd}$. These sum to $\|M\|_*$; if they are equal, both inequalities are equalities. Some $Z$ makes them equal: turn the plane of the largest and the smallest
-# diagonal entry. At a quarter turn the two have changed places, so on the way one of them passes the mean; leave it there, and go on with the others.
+# diagonal entry. At a quarter turn the two have changed places, so on the way one of them passes the mean; leave it there, and go on with the others, whose turns do not touch it.
 # ```
 #
 # ## The same symbols in code
@@ -111,7 +113,9 @@ from attnid import Attention, count, figures, measure
 from attnid.attention import forward, random_inputs
 from attnid.audit import audit
 from attnid.canonical import factor, reduce_layer
-from attnid.layouts import read_layer, write_layer
+from attnid.gauge import act_query_key, act_value_output
+from attnid.families import FAMILIES
+from attnid.layouts import LAYOUTS, read_layer, write_layer
 from attnid.model_files import open_model
 from attnid.reduction import output_change, reduce_checkpoint
 
@@ -123,17 +127,20 @@ published = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 assert sha256((MINILM / "model.safetensors").read_bytes()).hexdigest() == published
 
 # %% [markdown]
-# Part 1 of {prf:ref}`prop-canonical-layer` for one head is a few lines. Which columns? Those that a QR decomposition with column pivoting takes first: each is the one that sticks out furthest from the ones before. The package does the same for a whole layer with `reduce_layer`.
+# Part 1 of {prf:ref}`prop-canonical-layer` for one head is a few lines. Which columns? Those that a QR decomposition with column pivoting takes first: each is the one farthest from the span of those before. So that the choice does not depend on the gauge that we come from, we take the columns of an orthonormal basis of $K_h$'s rows, which $K_h \mapsto S K_h$ leaves where it is, up to a rotation. The package does the same for a whole layer with `reduce_layer`.
 
 # %%
+def pivots(W):
+    basis = torch.linalg.qr(W.mT).Q.mT
+    return sorted(scipy.linalg.qr(basis, pivoting=True, mode="r")[1][:len(W)])
+
+
 layer = Attention(12, 3, bias="qkvo")
 p = layer.random_parameters(seed=0)
 canonical = reduce_layer(layer, p, "identity").parameters
-D, total = layer.D, p["b_O"].clone()
+total = p["b_O"].clone()
 for K, Q, b_Q, V, O, b_V, h in zip(*(p[name] for name in ("W_K", "W_Q", "b_Q", "W_V", "W_O", "b_V")), range(layer.H)):
-    S = scipy.linalg.qr(K, pivoting=True, mode="r")[1][:D]
-    T = scipy.linalg.qr(V, pivoting=True, mode="r")[1][:D]
-    S, T = sorted(S), sorted(T)
+    S, T = pivots(K), pivots(V)
     assert torch.allclose(canonical["W_K"][h], torch.linalg.solve(K[:, S], K), atol=1e-12)
     assert torch.allclose(canonical["W_Q"][h], K[:, S].mT @ Q, atol=1e-12) and torch.allclose(canonical["b_Q"][h], K[:, S].mT @ b_Q, atol=1e-12)
     assert torch.allclose(canonical["W_V"][h], torch.linalg.solve(V[:, T], V), atol=1e-12)
@@ -155,10 +162,7 @@ assert (forward(layer, p, x) - forward(layer, canonical, x)).abs().max() < 1e-12
 def free_entries(layer, canonical):
     """Name -> mask of the entries that the rule does not set."""
     masks = {name: torch.ones_like(t, dtype=torch.bool) for name, t in canonical.items()}
-    masks["b_K"][:], masks["b_V"][:] = False, False
-    for name in ("W_K", "W_V"):
-        is_unit = (canonical[name] == 0).sum(1) == canonical[name].shape[1] - 1          # (H, E): a column of an identity
-        masks[name] &= ~(is_unit & (canonical[name] == 1).any(1))[:, None, :]
+    masks |= {name: (canonical[name] != 0) & (canonical[name] != 1) for name in ("W_K", "W_V", "b_K", "b_V")}
     return masks
 
 
@@ -172,6 +176,29 @@ idle = layer.parameters - free.shape[1]
 assert idle == count(layer).unidentified == measure(layer).nullity == int((s < 1e-10 * s[0]).sum())
 assert s_free[-1] > 1e-5 * s_free[0]
 print(f"{layer.parameters} parameters, {idle} set by the rule, {free.shape[1]} others, of which idle: {int((s_free < 1e-10 * s_free[0]).sum())}")
+
+# %% [markdown]
+# Nor is anything left to choose. Move all heads by random $S$ of both circuits, and give the keys other biases; the canonical form is the same, entry by entry.
+
+# %% tags=["claim-canonical-layer"]
+def moved_at_random(p, seed=0):
+    """Other weights of the same function."""
+    generator, new = torch.Generator().manual_seed(seed), dict(p)
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+    (H, D, _), C = p["W_Q"].shape, p["W_V"].shape[1]
+    new["W_Q"], new["W_K"], new["b_Q"], _ = act_query_key(draw(H, D, D), *(p[name].double() for name in ("W_Q", "W_K", "b_Q", "b_K")))
+    new["W_V"], new["W_O"] = act_value_output(draw(H, C, C), p["W_V"].double(), p["W_O"].double())
+    pooled = lambda w: torch.einsum("hec,hc->e", w["W_O"].double(), w["b_V"].double())
+    new["b_K"], new["b_V"] = draw(H, D), draw(H, C)
+    new["b_O"] = p["b_O"].double() + pooled(p) - pooled(new)
+    return new
+
+
+other = moved_at_random(p)
+again = reduce_layer(layer, other, "identity").parameters
+assert max((other[name] - p[name]).abs().max() for name in p) > 1
+assert max((again[name] - canonical[name]).abs().max() for name in p) < 1e-9
+print("another gauge, the same canonical weights within 1e-9: True")
 
 # %% [markdown]
 # ### What training left in MiniLM
@@ -190,10 +217,11 @@ print("beta / (|P| + |K|)      ", spread("imbalance"))
 print("condition of W_K^T W_Q  ", spread("condition_query_key"))
 print("condition of W_O W_V    ", spread("condition_value_output"))
 assert total["unidentified"] == 6 * 12 * (2 * 32 ** 2 + 2 * 32) == 152_064
-assert max(h[name] for h in heads for name in ("condition_query_key", "condition_value_output")) < 20 and min(h["mu"] for h in heads) > 1
+assert max(h[name] for h in heads for name in ("condition_query_key", "condition_value_output")) < 20
+assert 0.05 < min(h["imbalance"] for h in heads) and max(h["imbalance"] for h in heads) < 0.38
 
 # %% [markdown]
-# Every head is well conditioned, so a change of gauge is safe. No head is balanced, and none is far off: the difference is 5 to 38 percent of what it could be. And look at the biases:
+# Every head's products are well conditioned, so that balancing it is safe; not every gauge is, as we shall see. No head is balanced. How far off is a ratio of 0.05 to 0.38? It is at most $1/\sqrt{2}$ where both norms are equal, since $\langle P, K \rangle \ge 0$, and at a random start of this shape it is 0.2. And look at the biases:
 
 # %%
 model = open_model(MINILM)
@@ -202,13 +230,18 @@ trained = [read_layer(model.layout, bert_layer, model.layer(n)) for n in range(6
 sizes = {name: [p[name].square().mean().sqrt().item() for p in trained] for name in ("b_Q", "b_K", "b_V", "b_O")}
 for name, values in sizes.items():
     print(name, "root mean square per layer", " ".join(f"{v:.4f}" for v in values))
-assert max(sizes["b_K"]) < 0.01 * min(sizes["b_Q"])
+start = Attention(384, 12).random_parameters(seed=4)
+P, K = (start[name] @ start[name].mT for name in ("W_Q", "W_K"))
+norm = torch.linalg.matrix_norm
+assert all(0.15 < ratio < 0.25 for ratio in norm(P - K) / (norm(P) + norm(K)))
+assert all(q > 200 * k and min(v, o) > 20 * k for q, k, v, o in zip(*(sizes[name] for name in ("b_Q", "b_K", "b_V", "b_O"))))
 
-# %% mystnb={"image": {"alt": "Two panels over six layers. Left: twelve marks per layer between 0.05 and 0.38, the relative imbalance of each head, highest in the first layer. Right, on a logarithmic scale: the root mean square of query, value and output biases between a tenth and one, and of key biases a thousand times smaller."}, "figure": {"caption": "Left: how far each head of MiniLM is from balance, $\\beta / (\\|P\\|_F + \\|K\\|_F)$, twelve heads a layer. Right: the size of the biases of each layer. Key biases change no output, and training has left them where it began, near zero.", "name": "fig-minilm"}}
+# %% mystnb={"image": {"alt": "Two panels over six layers. Left: twelve marks per layer between 0.05 and 0.38, the relative imbalance of each head, highest in the first layer. Right, on a logarithmic scale: the root mean square of query, value and output biases between 0.01 and 0.4, and of key biases below 0.0011."}, "figure": {"caption": "Left: how far each head of MiniLM is from balance, $\\beta / (\\|P\\|_F + \\|K\\|_F)$, twelve heads a layer. Right: the size of the biases of each layer. Key biases change no output, and are near zero.", "name": "fig-minilm"}}
 figures.trained_heads([[h["imbalance"] for h in layer["heads"]] for layer in account["layers"]], sizes)
 
 # %% [markdown]
-# The key biases of {numref}`fig-minilm` are hundreds of times smaller than all others. A model of this kind starts with all biases at zero, and the loss has no gradient in these ({prf:ref}`lem-key-bias`): in exact arithmetic they would be zero still. What they have can only come from rounding, which Adam scales up as it does any small gradient. So the file itself shows which biases do nothing.
+# The key biases of {numref}`fig-minilm` are hundreds of times smaller than the query biases, and at least twenty times smaller than the others. The loss has no gradient in them ({prf:ref}`lem-key-bias`). If they began at zero, as is usual for a BERT, and no loss looked at the keys themselves, what they have is
+# rounding, which Adam scales up as it does any small gradient (exercise 3 of {doc}`06_biases`). So the file itself shows which biases do nothing.
 #
 # ### The same embeddings
 #
@@ -256,12 +289,12 @@ for form in ("balanced", "identity"):
     report = reduce_checkpoint(MINILM, OUT / form, form=form)
     again = embed(AutoModel.from_pretrained(OUT / form))
     assert report["fixed"] == 152_064 and report["largest_change"] < 1e-6
-    assert (again - original).abs().max() < 1e-5 and partners(again) == partners(original)
+    assert (again - original).abs().max() < 1e-6 and partners(again) == partners(original)      # 1e-5 was asked for
     conditions = [c for layer in report["layers"] for values in layer["condition"].values() for c in values]
-    print(f"{form:9} numbers set {report['fixed']:,}, embeddings within 1e-5: True, largest condition number of an S: {max(conditions):.1f}")
+    print(f"{form:9} directions fixed {report['fixed']:,}, embeddings within 1e-6: True, largest condition number of an S: {max(conditions):.1f}")
 
 # %% [markdown]
-# The report says how many numbers it set. Do not take its word: count the zeros and ones in the file. A trained weight is hardly ever exactly 0 or 1.
+# The identity form fixes directions by setting numbers, the balanced form by equations. The report says how many. Do not take its word: count the zeros and ones in the file. A trained weight is hardly ever exactly 0 or 1.
 
 # %% tags=["claim-minilm"]
 def zeros_and_ones(path):
@@ -277,7 +310,7 @@ print("before:", dict(before), " after:", dict(after))
 assert after["ones"] - before["ones"] == 2 * 6 * 12 * 32 and after["zeros"] - before["zeros"] == 2 * 6 * 12 * (32 ** 2 - 32) + 2 * 6 * 384
 
 # %% [markdown]
-# In float64 the agreement is as good as rounding there allows, which says that nothing but rounding is in the $10^{-7}$ of float32.
+# In float64 the agreement is as good as rounding there allows, which says that nothing but rounding is in the difference in float32.
 
 # %%
 @torch.no_grad()
@@ -299,7 +332,7 @@ for form in ("balanced", "identity", "identity-unpivoted"):
 # %% [markdown]
 # ### Key biases, at random
 #
-# The shortest experiment of the chapter, in float32: give every key a bias of standard deviation one, hundreds of times the size of those that were trained. Then do the same to the query biases.
+# The shortest experiment of the chapter, in float32: give every key a bias of standard deviation one, a thousand times the size of those that were trained or more. Then do the same to the query biases.
 
 # %% tags=["claim-minilm"]
 def with_random(name, seed=0):
@@ -312,13 +345,13 @@ def with_random(name, seed=0):
 
 
 change = {name: with_random(name) for name in ("key", "query")}
-assert change["key"] < 1e-5 and change["query"] > 0.05
-print(f"key biases at random: embeddings within 1e-5: True; query biases at random: off by {change['query']:.2f}")
+assert change["key"] < 1e-6 and change["query"] > 0.05 and 1000 * max(sizes["b_K"]) < 1
+print(f"key biases at random: embeddings within 1e-6: True; query biases at random: off by {change['query']:.2f}")
 
 # %% [markdown]
 # ## Which gauge for sixteen bits?
 #
-# bfloat16 keeps eight significant bits. Round the attention weights of MiniLM to it, in five gauges of the same function, and compute in float32 with what is left. The fifth is the best one of {prf:ref}`prop-rounding`: balanced, and turned so that rows are equally long. For a width that is a power of two the rotation is a
+# bfloat16 keeps eight significant bits. Round the attention weights and biases of MiniLM to it, in five gauges of the same function, and compute in float32 with what is left. One of them attains the bound of {prf:ref}`prop-rounding`: it is balanced, and turned so that rows are equally long. For a width that is a power of two the rotation is a
 # Hadamard matrix, all of whose entries are $\pm 1/\sqrt{D}$, applied in the basis in which the Gram matrix is diagonal.
 
 # %%
@@ -369,11 +402,14 @@ def errors(layers):
 found = {name: errors(layers) for name, layers in gauges.items()}
 for name, (predicted, wrong, bound) in found.items():
     typical = lambda t: t.square().mean().sqrt()
-    assert abs(typical(wrong) / typical(predicted) - 1) < 0.1 and (predicted > 0.999 * bound).all() | name.startswith("identity")
-    print(f"{name:19} predicted {typical(predicted):.4f}, rounding does {typical(wrong):.4f}, over the least possible {typical(predicted) / typical(bound):7.3f}")
+    over = typical(predicted) / typical(bound)
+    assert abs(typical(wrong) / typical(predicted) - 1) < 0.02 and abs(wrong / predicted - 1).max() < 0.15
+    least, most = {"as trained": (1.01, 1.06), "equal rows": (1 - 1e-9, 1 + 1e-9), "balanced": (1, 1.01), "identity": (1.5, 2)}.get(name, (50, 200))
+    assert least < over < most
+    print(f"{name:19} predicted {typical(predicted):.4f}, rounding does {typical(wrong):.4f}, over the bound {over:7.3f}")
 
 # %% [markdown]
-# The formula holds to a few percent, though rounding to the nearest is not random. As trained, MiniLM's gauge is within a few percent of the best possible; balancing brings it closer, equal rows attain the bound. Identity blocks cost a factor of not quite two with pivoting and of a hundred without.
+# The formula holds to two percent in the root mean square, though rounding to the nearest is not random. As trained, MiniLM's gauge is a few percent above the bound; balancing brings it closer, equal rows attain it. Identity blocks cost a factor of not quite two with pivoting and of a hundred without.
 #
 # Now the embeddings, which is what somebody would notice. All else in the model keeps its float32.
 
@@ -393,6 +429,7 @@ away = {name: (vectors - original).norm(dim=-1) for name, vectors in moved.items
 rows = {name: (d.mean().item(), d.max().item()) for name, d in away.items()}
 for name, vectors in moved.items():
     kept = sum(a == b for a, b in zip(partners(vectors), partners(original)))
+    assert kept == 24
     print(f"{name:19} embeddings move by {rows[name][0]:.4f} in the mean, and {kept} of 24 sentences still find their partner")
 assert max(rows[name][0] for name in ("as trained", "balanced", "equal rows")) < 1.1 * min(mean for mean, _ in rows.values())
 assert 1.4 < rows["identity"][0] / rows["as trained"][0] < 2.5 and rows["identity-unpivoted"][0] > 20 * rows["as trained"][0]
@@ -424,10 +461,10 @@ careless = reduce_layer(Attention(12, 3, head_dim=4), p, "identity")
 assert knowing.fixed == count(turning).unidentified == 3 * (4 + 4 ** 2) and careless.fixed == 3 * 2 * 4 ** 2
 changes = [output_change(turning, p, reduction.parameters) for reduction in (knowing, careless)]
 assert changes[0] < 1e-12 and changes[1] > 0.1
-print("outputs of the rotary layer kept:", changes[0] < 1e-12, " by an identity block that ignores rotation:", changes[1] < 1e-12)
+print(f"a rotary layer's outputs change by less than 1e-12: True; by an identity block that ignores rotation: {changes[1]:.1f} of the largest")
 
 # %% [markdown]
-# **Dropout in attention.** The value bias can be folded because the weights of attention sum to one. In training many models, this one too, drop some of them at random, and then they do not. Put MiniLM into training mode, with the same random numbers for both: the folded model differs; with the value biases put back where they were it does not, in whatever gauge its products are.
+# **Dropout in attention.** The value bias can be folded because the weights of attention sum to one. In training many models, this one by its configuration too, drop some of them at random, and then they do not, as {doc}`06_biases` shows. Put MiniLM into training mode, with the same random numbers for both: the folded model differs. With the value biases put back where they were it does not, in either form of its products.
 
 # %%
 def dropped(parameters):
@@ -441,9 +478,9 @@ def dropped(parameters):
         return embed(bert)
 
 
-def unfolded(old):
-    """The balanced layer with the value bias of the old one, which turns along, back in place."""
-    new = dict(reduce_layer(bert_layer, old, "balanced").parameters)
+def unfolded(old, form):
+    """The reduced layer with the value bias of the old one, which turns along, back in place."""
+    new = dict(reduce_layer(bert_layer, old, form).parameters)
     products = [torch.einsum("hec,hc->he", p["W_O"].double(), p["b_V"].double()) for p in (old, new)]
     new["b_V"] = torch.linalg.lstsq(new["W_O"], (products[0] - products[1]).unsqueeze(-1)).solution.squeeze(-1)
     return new | {"b_O": old["b_O"].double()}
@@ -451,27 +488,40 @@ def unfolded(old):
 # %%
 training = dropped(trained)
 folded = (dropped(gauges["balanced"]) - training).abs().max().item()
-back = (dropped([unfolded(p) for p in trained]) - training).abs().max().item()
-assert folded > 1e-3 and back < 1e-5
-print(f"in training, value biases folded: embeddings off by {folded:.3f}; put back: within 1e-5: {back < 1e-5}")
+back = [(dropped([unfolded(p, form) for p in trained]) - training).abs().max().item() for form in ("balanced", "identity")]
+assert folded > 1e-3 and max(back) < 1e-5
+print(f"in training, value biases folded: embeddings within 1e-3: {folded < 1e-3}; put back: within 1e-5: {max(back) < 1e-5}")
 
 # %% [markdown]
 # ```{prf:remark} Idle in use, not in training
 # :label: rem-16-dropout
 #
-# So with dropout in attention the value bias is identified by the training loss, and unidentified by the model that is used: a symmetry of the function need not be one of the loss. (The key bias is idle in both, since dropout acts after the softmax.) The paper's runs have dropout and biases; its section 4.7.2 speaks of the function.
+# So with dropout in attention the value bias is seen in training, and not by the model that is used: a symmetry of the function need not be one of the loss. (The key bias is idle in both, since dropout acts after the softmax.) The paper's runs have dropout and biases; its section 4.7.2 speaks of the function.
 # ```
 #
 # ## What it means
 #
-# A real model carries its unidentified parameters along, 4.29 percent of its attention weights, and one can point at them, take them out, and get the same model back. That is no compression worth having. It is a coordinate system: two checkpoints in canonical form can be compared number by number, up to the order of heads,
-# and an average or a difference of weights means something there.
+# A real model carries its unidentified parameters along, 4.29 percent of its attention parameters, and one can point at them, take them out, and get the same model back. That is no compression worth having. It is a coordinate system: the identity form depends on the function alone, so that two checkpoints with the same columns can be compared number by number,
+# up to the order of heads. (The balanced form is the nearest one to where the weights came from, and so is not.)
 #
-# The gauges are equal as functions and unequal as programs. Training left MiniLM's heads in a gauge that is close to the best one for rounding, without being balanced; nothing in the loss asked for it. A random start has rows of equal length and nearly equal Gram matrices, and training has not carried them far from that.
-# And a canonical form that is chosen for its algebra alone, the first columns, moves embeddings in sixteen bits by an eighth of their length. Who merges, quantises or factorises weights chooses a gauge, knowingly or not.
-#
-# This is one model, and a small one. Nothing here says that large ones are as well conditioned; `audit` is there to find out. It reads the layouts of most families of {doc}`15_an_atlas`, fused, transposed, grouped and rotary, and refuses the others by name.
-#
+# The gauges are equal as functions and unequal as programs. MiniLM's heads are, for rounding, a few percent above the best gauge of their products; a random start is two percent above, and the weights have grown two- to fivefold since. Weight decay pulls towards balance ({prf:ref}`prop-least-norm`), which is near the best.
+# And a form that is chosen for its algebra alone, the first columns, moves embeddings in sixteen bits by an eighth of their length. Who merges, quantises or factorises weights chooses a gauge, knowingly or not.
+
+# %%
+fresh = Attention(384, 12, bias="qkvo").random_parameters(seed=5)
+fresh |= {name: 0.02 * 384 ** 0.5 * fresh[name] for name in ("W_Q", "W_K", "W_V", "W_O")}         # as BERT starts, standard deviation 0.02
+predicted, _, bound = errors([fresh])
+grown = [p[name].std().item() / fresh[name].std().item() for p in trained for name in ("W_Q", "W_K", "W_V", "W_O")]
+print(f"a random start: over the bound {typical(predicted) / typical(bound):.2f}; trained weights have grown {min(grown):.1f} to {max(grown):.1f} times")
+assert 1.01 < typical(predicted) / typical(bound) < 1.05 and 2 < min(grown) and max(grown) < 5
+
+# %% [markdown]
+# This is one model, and a small one. Nothing here says that large ones are as well conditioned; `audit` is there to find out. It reads the layouts, fused, transposed, grouped and rotary, of all families of {doc}`15_an_atlas` but DeepSeek's two and Whisper, which it refuses by name.
+
+# %%
+assert set(FAMILIES) - set(LAYOUTS) == {"deepseek_v2", "deepseek_v3", "whisper"}
+
+# %% [markdown]
 # ## Exercises
 #
 # **1.** What share of MiniLM's whole file could the canonical form save?
@@ -485,7 +535,7 @@ print(f"in training, value biases folded: embeddings off by {folded:.3f}; put ba
 # %% tags=["hide-cell"]
 parameters = sum(t.numel() for t in AutoModel.from_pretrained(MINILM).parameters())
 print(f"{parameters:,} parameters, of which set: {100 * 152_064 / parameters:.2f} %, in megabytes {4 * 152_064 / 1e6:.1f}")
-assert parameters == 22_713_216
+assert parameters == 22_713_216 and 30_522 * 384 > parameters / 2
 
 # %% [markdown]
 # **2.** Multiply row $d$ of each $K_h$ by $2^{d \bmod 8}$ and divide the same row of $Q_h$ and $b_Q^h$ by it. What does rounding to bfloat16 do to the embeddings, compared with the weights as trained? And rounding $K$ and $Q$ to 8-bit integers, with one scale for each head's matrix?
@@ -493,7 +543,7 @@ assert parameters == 22_713_216
 # ```{admonition} Answer
 # :class: dropdown
 #
-# To bfloat16, nothing: errors are relative, powers of two are exact, and $\|k_d\| \|q_d\|$ stays. Integers have absolute errors, as large as the largest row asks for, and then the small rows drown. There the gauge matters more, and a form that equalises the rows of each matrix, not only the products, is the one to take.
+# To bfloat16, nothing: errors are relative, powers of two are exact, and $\|k_d\| \|q_d\|$ stays. Integers have absolute errors, as large as the largest row asks for, and then the small rows drown. There the gauge matters more, and one whose rows are very unequal is the one to avoid.
 # ```
 
 # %% tags=["hide-cell"]
@@ -528,7 +578,9 @@ assert count(llama).terms == {"value-output maps": 8 * 128 ** 2, "query-key maps
 small = Attention(12, 4, 2, 4, rotary=(1.0, 0.3))
 keys = reduce_layer(small, small.random_parameters(3), "identity").parameters["W_K"]
 planes = keys.view(2, 2, 2, 12)                               # (G, planes, 2, E)
-print("planes with a column (1, 0):", int(((planes[:, :, 0] == 1) & (planes[:, :, 1] == 0)).any(-1).sum()), "of", 4)
+pinned = int(((planes[:, :, 0] == 1) & (planes[:, :, 1] == 0)).any(-1).sum())
+assert pinned == 4
+print("planes with a column (1, 0):", pinned, "of 4")
 folder.cleanup()
 
 # %% [markdown]
