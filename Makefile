@@ -1,10 +1,10 @@
 # make book       the book as HTML, each notebook executed afresh; nothing is re-executed while nothing has changed
 # make test       everything the CI runs
-# make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY=03 for some of them), and make their plain twins for Colab
+# make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY="3 04" for some of them), and make their plain twins for Colab
 # make results    train whatever records of the preset laptop are missing (two cores, two hours when all are); make notebooks ONLY=13 draws from them
 # make pdf        the book as one PDF, printed by a Chromium
 # make serve      show the built book on http://localhost:8000
-# make bench      the benchmarks of the package
+# make bench      the benchmarks of the package (about two minutes)
 # make clean      remove the environment and everything built
 
 PYTHON ?= python3

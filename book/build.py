@@ -1,13 +1,15 @@
-"""Build the book: python book/build.py. Prints the path of its front page last."""
+"""Build the book: python book/build.py. Prints the path of its front page last, and on stderr what is on its way."""
 
 import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 ROOT = Path(__file__).resolve().parent.parent
 EXECUTED_WITH = ("src", "requirements.txt", "notebooks/results/laptop")   # what a notebook's outputs depend on besides its cells
@@ -56,6 +58,36 @@ def leave_out_unused_mathjax(html):
             path.unlink()
 
 
+def progress(line):
+    """What is shown of a line that the builder prints: which chapter was executed, and when the pages are written."""
+    if found := re.search(r"notebooks/(\w+)\.ipynb: Executed notebook in ([\d.]+) s", line):
+        return f"{found[1]}: executed in {found[2]} s\n"
+    return "writing the pages\n" if "preparing documents" in line else ""
+
+
+def complaint(line):
+    """Any line of the builder's stderr, but for a kernel's that it talks without encryption, to this machine itself."""
+    return "" if line.startswith("[IPKernelApp] WARNING | Kernel is running over TCP without encryption") else line
+
+
+def relay(stream, shown):
+    for line in stream:
+        sys.stderr.write(shown(line))
+        sys.stderr.flush()
+
+
+def run_quietly(command, root):
+    """Run the builder; show its progress and all its complaints. CalledProcessError when it fails."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}   # a chapter is told of when it is done
+    with subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        complaints = Thread(target=relay, args=(process.stderr, complaint))
+        complaints.start()
+        relay(process.stdout, progress)
+        complaints.join()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+
+
 def build(root=ROOT):
     """Build every page anew, warnings being errors: Sphinx warns about a page only when it reads it."""
     forget_stale_executions(root)
@@ -63,7 +95,8 @@ def build(root=ROOT):
     take_picture(root)
     shutil.rmtree(root / "_build" / "html", ignore_errors=True)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "--toc", "book/_toc.yml", "--all", "-W", "-n", "--keep-going"]
-    subprocess.run(command, cwd=root, check=True)
+    print("building the book: each chapter that has changed is executed first, all of them in about two minutes", file=sys.stderr)
+    run_quietly(command, root)
     leave_out_unused_mathjax(root / "_build" / "html")
     return root / "_build" / "html" / "index.html"
 

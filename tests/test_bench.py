@@ -26,6 +26,16 @@ def test_the_lines_hold_the_numbers(monkeypatch, capsys):
     assert "30.0 ms, 1.5 times as long" in printed and "12.0 ms" in printed and "every 10 steps it adds 1.6% to a step" in printed
 
 
+def test_what_is_on_its_way_is_said_beforehand(monkeypatch, capsys):
+    for name in ("ranks", "metrics", "recorder"):
+        monkeypatch.setattr(bench, f"compare_{name}", lambda name=name: print(name))
+    bench.main()
+    printed, said = capsys.readouterr()
+    assert printed.split() == ["ranks", "metrics", "recorder"]
+    assert [line.split(":")[0] for line in said.splitlines()] == ["3 parts, about two minutes in all on two cores",
+                                                                  "part 1 of 3", "part 2 of 3", "part 3 of 3"]
+
+
 def test_metrics_that_differ_are_an_error(monkeypatch):
     monkeypatch.setattr(bench, "_run", lambda side: dict(apart=1e-3, batched=1, loop=1, eigh=1, products=1))
     with pytest.raises(SystemExit, match="metrics differ by a relative 1.0e-03"):

@@ -1,5 +1,8 @@
 """The book builds without a warning, and its pages hold together and need no network."""
 
+import subprocess
+import sys
+
 import pytest
 import yaml
 
@@ -77,6 +80,21 @@ def test_a_foreign_font_is_found(page, style):
 ])
 def test_a_silent_image_is_found(page, image, passes):
     assert (pages.without_alternative_text(page(image)) == []) == passes
+
+
+def test_what_is_shown_of_a_build_is_its_progress_and_every_complaint(tmp_path, capfd):
+    (tmp_path / "builder").write_text("""import sys
+print("Running Sphinx")
+print("/x/notebooks/01_this.ipynb: Executed notebook in 4.75 seconds [mystnb]")
+print("preparing documents... done")
+print("[IPKernelApp] WARNING | Kernel is running over TCP without encryption. All communication", file=sys.stderr)
+print("page.md:3: WARNING: undefined label", file=sys.stderr)
+sys.exit(3)""")
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        book.run_quietly([sys.executable, "builder"], tmp_path)
+    out, err = capfd.readouterr()
+    assert failure.value.returncode == 3 and out == ""
+    assert sorted(err.splitlines()) == ["01_this: executed in 4.75 s", "page.md:3: WARNING: undefined label", "writing the pages"]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_format_is_float32_elsewhere(monkeypatch, device):
     assert choose_precision(device) == "float32"
 
 
-@pytest.mark.parametrize("device", ["gpu", "", "cpu:x", "cuda:99"])
+@pytest.mark.parametrize("device", ["gpu", "", "cpu:x", "cuda:99", "meta", "hpu"])
 def test_device_that_is_not_there_is_named(device):
     with pytest.raises(ValueError, match=f"^device='{device}': [^\n]+$"):
         require_device(device)

@@ -7,6 +7,7 @@ import yaml
 
 import pdf
 import plain
+from attnid import __main__ as command
 from first_cell import repository
 from pairing import NOTEBOOKS
 
@@ -26,6 +27,15 @@ def test_the_readme_has_a_colab_button_for_each_chapter():
     start = f"https://colab.research.google.com/github/{url.removeprefix('https://github.com/')}/blob/{branch}/"
     buttons = re.findall(re.escape("https://colab.research.google.com/") + r"[^)\s]*", (ROOT / "README.md").read_text())
     assert buttons == [f"{start}book/colab/{page}.ipynb" for page in plain.chapters()]
+
+
+@pytest.mark.parametrize("line", re.findall(r"^\.venv/bin/python -m attnid (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE))
+def test_a_command_of_the_readme_is_one(monkeypatch, capsys, line):
+    for name in ("train_or_sweep", "print_account"):   # long, and their words are read before
+        monkeypatch.setattr(command, name, lambda arguments: 0)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("sys.argv", ["attnid", *line.split()])
+    assert command.main() == 0 and ("gpt2 (gpt2), 12 attention layers" in capsys.readouterr().out) == line.startswith("count ")
 
 
 @pytest.mark.parametrize("name", [".github/workflows/ci.yml", ".pre-commit-config.yaml"])

@@ -1,6 +1,7 @@
 """The commands: what they accept, what they say, how they end."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,7 +39,8 @@ def call(monkeypatch, capsys, *words):
     ("sweep --preset smoke --cases sgd adam", "case='adam': must be one of"),
     ("sweep --preset smoke --cases sgd --rates 0.5 -1", "learning_rate=-1.0: must be above 0"),
     ("sweep --preset smoke --cases sgd --minutes 0", "minutes=0.0: must be above 0"),
-    ("sweep --preset smoke --cases sgd --device nowhere", "device='nowhere': ")])
+    ("sweep --preset smoke --cases sgd --device nowhere", "device='nowhere': "),
+    ("sweep --preset smoke --cases sgd --device meta", "device='meta': must be one of")])
 def test_error_is_one_clear_line(monkeypatch, capsys, tmp_path, words, complaint):
     status, out, err = call(monkeypatch, capsys, *words.split(), "--results", tmp_path)
     assert status == 2 and out == "" and err.startswith(f"{PREFIX} {words.split()[0]}: {complaint}") and err.count("\n") == 1
@@ -75,7 +77,16 @@ def test_train_says_where_its_record_is(monkeypatch, capsys, tmp_path):
     status, out, err = call(monkeypatch, capsys, *words)
     path = Job("smoke", "adamw", 3, 0.01, "float32").path(tmp_path)
     assert status == 0 and err == "" and out == f"{path}: {read_record(path).summary}\n"
-    assert call(monkeypatch, capsys, *words) == (status, out, err)  # done before
+    again, same, note = call(monkeypatch, capsys, *words, "--device", "cuda")  # done before, elsewhere
+    assert (again, same) == (status, out) and note.startswith(f"{path}: is there already and was not run again (made on cpu in float32, at ")
+    assert time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime)) in note and note.count("\n") == 1
+
+
+@pytest.mark.parametrize("name, first", [("train", ["preset", "case", "seed", "rate"]), ("sweep", ["preset", "cases", "seeds", "rates"])])
+def test_help_begins_with_what_is_required(monkeypatch, capsys, name, first):
+    _, out, _ = call(monkeypatch, capsys, name, "--help")
+    options = re.findall(r"^  --(\w+)", out, re.MULTILINE)
+    assert options[:4] == first and options[-4:] == ["precision", "device", "compile", "results"]
 
 
 def test_sweep_goes_seed_by_seed_and_tells_failure(monkeypatch, capsys, tmp_path):

@@ -1,8 +1,10 @@
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
 import pytest
 
+import execute as execute_module
 from attnid.__main__ import main as command
 from execute import execute, main
 from pairing import chapters, problems
@@ -50,6 +52,14 @@ def test_executing_prints_nothing(tmp_path, capfd):
     (tmp_path / "01_pair.py").write_text(SOURCE)
     execute("01_pair", tmp_path)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("words, wanted", [(["5"], ["05"]), (["1", "06"], ["01", "06"]), (["10"], ["10"]), (["05_many"], ["05"])])
+def test_a_chapters_number_may_lack_its_zero(monkeypatch, capsys, words, wanted):
+    monkeypatch.setattr(execute_module, "execute", lambda chapter: chapter)
+    monkeypatch.setattr(execute_module, "ProcessPoolExecutor", ThreadPoolExecutor)
+    main(words)
+    assert [line.removeprefix("notebooks/")[:2] for line in capsys.readouterr().out.splitlines()] == wanted
 
 
 @pytest.mark.parametrize("prefixes", [["99"], ["01", "99"]])

@@ -89,6 +89,22 @@ def test_plain_form(few_labels, text, expected):
     assert converted(text) == expected
 
 
+def test_a_row_of_the_ledger_is_reached_by_its_heading_as_github_spells_it(few_labels, monkeypatch):
+    text = "# Ledger\n\n(other)=\n## Lemma 4.1, section 4\n\n## Lemma 4.1, section 4\n\n(ledger-a)=\n## Lemma 4.1, section 4\n\ntext\n"
+    monkeypatch.setattr(plain, "pieces", lambda page: [(text, None)])
+    monkeypatch.setattr(plain, "anchors", plain.anchors.__wrapped__)
+    assert converted("{ref}`row <ledger-a>`") == "[row](https://example.org/r/blob/main/book/ledger.md#lemma-41-section-4-2)"
+
+
+def test_each_link_of_a_twin_to_a_row_of_the_ledger_has_its_anchor():
+    rows = [label for label, target in numbering.targets().items() if label.startswith("ledger-")]
+    assert rows and len({plain.anchors("book/ledger")[label] for label in rows}) == len(rows)
+    for page in plain.chapters():
+        wanted = [found for text, _ in numbering.pieces(page) for found in re.findall(r"{ref}`[^`]*<ledger-", text)]
+        links = re.findall(r"ledger\.md(#?)[\w-]*\)", plain.plain(page))
+        assert wanted and links.count("#") == len(wanted), page
+
+
 @pytest.mark.parametrize("text, problem", [
     ("{prf:ref}`lem-z`", "label=lem-z"), ("{ref}`ledger-a`", "ref=ledger-a"), ("{cite:t}`nobody1900`", "cite=nobody1900"),
     ("{abbr}`x`", "role=abbr"), ("```{iframe} x\n```", "directive=iframe"), ("```{prf:lemma} x\n:label: lem-z\n```", "label=lem-z"),

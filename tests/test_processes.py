@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from functools import partial
 
@@ -11,6 +13,8 @@ from kills import FORKSERVER, kill_self
 
 from attnid import processes
 from attnid.processes import for_each
+
+STARTED_WITH = signal.getsignal(signal.SIGINT)  # of the process that imports this
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +91,64 @@ def test_interrupt_ends_the_processes_and_lets_them_tidy_up(tmp_path):
         for_each(partial(wait_long, tmp_path), ["long", "short", "never"], interrupt, workers=2)
     assert multiprocessing.active_children() == [] and time.monotonic() - start < 30
     assert set(os.listdir(tmp_path)) == {"started-long", "started-short", "tidied-long", "tidied-short"}
+
+
+def ask_twice(folder):
+    """Interrupt work that ends only when it is killed, then again."""
+    processes.get_context = multiprocessing.get_context
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of the server has none
+    threading.Thread(target=interrupt_this, args=(folder,)).start()
+    try:
+        for_each(partial(stubborn, folder), ["a", "b"], lambda *end: None, workers=2)
+    except KeyboardInterrupt:
+        (folder / "interrupted").touch()
+    if not multiprocessing.active_children():
+        (folder / "nobody-left").touch()
+
+
+def interrupt_this(folder):
+    for signs in (("started-a", "started-b"), ("asked-a", "asked-b")):
+        while not all((folder / sign).exists() for sign in signs):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def stubborn(folder, item):
+    (folder / f"started-{item}").touch()
+    start = time.monotonic()
+    while time.monotonic() - start < 120:
+        try:
+            time.sleep(1)
+        except KeyboardInterrupt:
+            (folder / f"asked-{item}").touch()
+
+
+def test_second_interrupt_kills(tmp_path):
+    process = FORKSERVER.Process(target=ask_twice, args=(tmp_path,))
+    process.start()
+    process.join(100)
+    assert process.exitcode == 0 and {"interrupted", "nobody-left"} <= set(os.listdir(tmp_path))
+
+
+def hears(folder, item):
+    (folder / item).write_text(str(STARTED_WITH))
+
+
+def test_process_that_still_imports_hears_no_interrupt(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "get_context", multiprocessing.get_context)  # spawned, as they are outside of the tests
+    before = signal.getsignal(signal.SIGINT)
+    for_each(partial(hears, tmp_path), ["a"], lambda item, error: None)
+    assert (tmp_path / "a").read_text() == str(signal.SIG_IGN) and signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("item", ["raises", "works"])
+def test_process_that_nobody_listens_to_ends_quietly(item):
+    answer, speak = FORKSERVER.Pipe(duplex=False)
+    answer.close()
+    process = FORKSERVER.Process(target=processes._work, args=(speak, go_wrong, item, 1))
+    process.start()
+    process.join()
+    assert process.exitcode == 0  # 1 after a traceback
 
 
 def count_threads(folder, item):

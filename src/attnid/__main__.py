@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 import time
 
@@ -151,6 +152,7 @@ def main():
     except (ValueError, ArithmeticError, OSError) as error:
         parser.exit(2, f"{parser.prog} {arguments.command}: {error}\n")
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the workers have ended, and so does this
         parser.exit(130, f"\n{parser.prog} {arguments.command}: interrupted; repeat the command to go on\n")
 
 

@@ -35,7 +35,11 @@ def _start(function, item, threads):
     context = get_context("spawn")
     answer, speak = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(speak, function, item, threads))
-    process.start()
+    hears = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process, also one that is still importing
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, hears)
     speak.close()  # the process holds the only other end, so that its death is heard
     return answer, process
 
@@ -55,7 +59,7 @@ def _end(processes):
 
 
 def _work(speak, function, item, threads):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process: the first one interrupts the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process interrupts the others
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(threads)
     try:
