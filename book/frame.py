@@ -40,21 +40,34 @@ def say_where(app, pagename, templatename, context, doctree):
 
 
 def size_images(app, pagename, templatename, context, doctree):
-    """Give each PNG its width and height, so that the text below does not move when it comes."""
+    """Give each PNG its width and height, so that the text below does not move when it comes, and a link to itself alone, at its full size."""
     sources = {name: app.srcdir / path for path, name in app.builder.images.items() if name.endswith(".png")}
 
     def sized(tag):
         if tag["name"] not in sources:
             return tag[0]
         width, height = struct.unpack(">II", sources[tag["name"]].read_bytes()[16:24])
-        return f'<img width="{width}" height="{height}"{tag["rest"]}'
+        image = f'<img width="{width}" height="{height}"{tag["rest"]}'
+        return f'<a class="picture" href="{tag["source"]}">{image}</a>' if app.builder.name == "html" else image
 
-    context["body"] = re.sub(r'<img(?P<rest>[^>]*? src="[^"]*_images/(?P<name>[^"]+)")', sized, context.get("body", ""))
+    picture = r'<img(?P<rest>[^>]*? src="(?P<source>[^"]*_images/(?P<name>[^"]+))"[^>]*>)'
+    context["body"] = re.sub(picture, sized, context.get("body", ""))
+
+
+def keep_punctuation(app, pagename, templatename, context, doctree):
+    """Let no line begin with the comma that follows a short formula: a browser may break lines there."""
+    formula = r'(<span class="math notranslate nohighlight">[^<]{1,60}</span>[,.;:)’”]+)'
+    context["body"] = re.sub(formula, r'<span class="unbroken">\1</span>', context.get("body", ""))
 
 
 def name_list_items(app, pagename, templatename, context, doctree):
     """Works cited stand in a list, as its items: docutils gives them a role that has been withdrawn."""
     context["body"] = context.get("body", "").replace('role="doc-biblioentry"', 'role="listitem"')
+
+
+def name_states(app, pagename, templatename, context, doctree):
+    """Say in words what myst-nb says by a mark that few fonts have."""
+    context["body"] = context.get("body", "").replace("✅", "ran to its end")
 
 
 def leave_out_thebe(app, pagename, templatename, context, doctree):
@@ -91,7 +104,7 @@ def substitute(app, config):
 
 def setup(app):
     app.connect("config-inited", substitute)
-    for change in (say_where, size_images, name_list_items, leave_out_thebe):
+    for change in (say_where, size_images, keep_punctuation, name_list_items, name_states, leave_out_thebe):
         app.connect("html-page-context", change, priority=900)
     app.add_js_file("equations.js", priority=900)   # after MathJax is configured, before it starts
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -83,6 +83,8 @@ print({name: tuple(tensor.shape) for name, tensor in theta.items()}, "in all", h
 # %% [markdown]
 # ## The claim
 #
+# First what is counted; then the count where tokens are single numbers; then that of any head.
+#
 # ### What the word means
 #
 # Collect all parameters of a layer in one vector $\theta \in \mathbb{R}^P$ and write $f_\theta$ for the function it computes.
@@ -90,21 +92,22 @@ print({name: tuple(tensor.shape) for name, tensor in theta.items()}, "in all", h
 # ```{prf:definition} Unidentified
 # :label: def-unidentified
 #
-# A direction $\delta \in \mathbb{R}^P$ is *unidentified* at $\theta$ if, to first order, no output changes along it:
+# A direction $\delta \in \mathbb{R}^P$ is *{term}`unidentified`* at $\theta$ if, to first order, no output changes along it:
 #
 # $$
 # \frac{d}{dt}\, f_{\theta + t \delta}(X) \Big|_{t = 0} = 0 \qquad \text{for every input } X \text{ of every length.}
 # $$
 #
-# These directions form a linear space $N(\theta)$. The number of *unidentified parameters* of the layer is $\dim N(\theta)$ at generic
-# $\theta$, that is, at all $\theta$ but a set of measure zero. The number of *identified* parameters is $P - \dim N(\theta)$, and their
-# *share* is this number over $P$.
+# These directions form a linear space $N(\theta)$. The number of *unidentified parameters* of the layer is $\dim N(\theta)$ at {term}`generic`
+# $\theta$, that is, at all $\theta$ but a set of measure zero. The number of *{term}`identified`* parameters is $P - \dim N(\theta)$, and their
+# *{term}`share`* is this number over $P$.
 # ```
 #
 # Three remarks on the definition. It counts directions: as a rule no single weight is without effect, but certain joint changes of many
 # weights are. It is a statement about the function and not about data, since it asks for every input. And it can be measured. Stack the
 # derivatives of the outputs at inputs $X_1, \dots, X_n$ into a matrix $J$ with $P$ columns. Its null space contains $N(\theta)$, and each
-# new input either leaves that null space as it is or lowers its dimension; so finitely many inputs suffice, and then
+# new input either leaves that null space as it is or lowers its dimension; so finitely many inputs suffice. With the
+# {term}`nullity`, the dimension of a null space, then
 #
 # $$
 # \text{unidentified} = \text{nullity of } J, \qquad \text{identified} = \text{rank of } J .
@@ -204,7 +207,7 @@ assert (forward(thin, one, x) - forward(thin, other, x)).abs().max() < 1e-12
 # The derivative of $\omega$ is the row $(W_K^\top, W_Q^\top)$ of length $2D$. It has rank one, so $2D - 1 = 9$ directions are
 # left. A count of $D^2 = 25$ is out of the question: there are only ten numbers.
 #
-# The product map of {prf:ref}`prop-count-r` and its Jacobian, a matrix of $E^2$ rows and $2DE$ columns:
+# The product map of {prf:ref}`prop-count-r` and its {term}`Jacobian`, a matrix of $E^2$ rows and $2DE$ columns:
 
 # %% tags=["claim-ex-4.1"]
 def product(W_Q, W_K):
@@ -232,7 +235,7 @@ assert 2 * D - rank(J_omega) == 2 * D - 1 < 2 * D < D ** 2
 # 1. **Formula.** `count` adds up closed forms, such as that of {prf:ref}`prop-count-r`, from the description of a layer.
 # 2. **Rank.** `measure` draws random weights and enough random sequences, differentiates the outputs in all parameters, and counts singular
 #    values. It knows of no symmetry.
-# 3. **Generators.** `generators` writes directions down explicitly. That each of them is unidentified and that they are independent shows
+# 3. **{term}`Generators <generator>`.** `generators` writes directions down explicitly. That each of them is unidentified and that they are independent shows
 #    that there are at least so many.
 #
 # For the head above, with $E = 8$ and $D = C = 3$, each product loses $3^2 = 9$:
@@ -266,7 +269,7 @@ assert rank(J) == head.parameters - 18
 
 # %% [markdown]
 # A rank is a decision about which singular values are zero, and rounding makes none of them exactly zero. What makes the decision safe is
-# shown in {numref}`fig-cliff`: the 96 singular values fall off a cliff. `measure` reports the ratio across it as `gap`, and refuses to
+# shown in {numref}`fig-cliff`: the 96 singular values fall off a cliff. `measure` reports the ratio across it, the {term}`gap`, and refuses to
 # answer when the ratio is below $10^6$. It also checks, on fresh and longer sequences, that the directions it dropped still change nothing
 # (`residual`).
 
@@ -323,7 +326,7 @@ w = torch.linspace(-3, 3, 121, dtype=torch.float64)
 losses = torch.func.vmap(torch.func.vmap(loss, in_dims=(0, None)), in_dims=(None, 0))(w, w)     # rows: w_K, columns: w_Q
 
 # %% [markdown]
-# The level sets are the hyperbolas $W_K W_Q = \omega$. Along each the loss is constant to rounding, and the null direction
+# The level sets are the hyperbolas $W_K W_Q = \omega$. Along each the loss is constant to rounding, and the {term}`null direction`
 # $(\delta W_Q, \delta W_K) = (W_Q, -W_K)$ is its tangent; so the gradient has no component along it.
 
 # %%
@@ -335,13 +338,13 @@ for omega in (-2.0, 0.5, 2.0):
     d_Q, d_K = torch.func.grad(loss, argnums=(0, 1))(w_Q, w_K)
     assert abs(d_Q * w_Q - d_K * w_K) < 1e-12 < min(abs(d_Q), abs(d_K))
 
-# %% mystnb={"image": {"alt": "Left: a filled contour map of the error over the two weights; its valleys are the two branches of a hyperbola, in orange, and black arrows lie along this and other hyperbolas. Right: for E = 1, 2 and 4 the number of unidentified weights rises with the head width along the curve D squared until D equals E, and then along a straight line; measured points lie on the lines."}, "figure": {"caption": "Left: the root mean square error of a head with two numbers (dark is low) is constant along hyperbolas, some of them drawn in white; arrows are null directions. The best weights, in orange, form a curve. Right: the count of unidentified query and key weights follows $D^2$ up to $D = E$ (ringed) and then a straight line of slope $2E$. Lines are the formula, dots are measured.", "name": "fig-hyperbolas"}}
+# %% mystnb={"image": {"alt": "Left: a filled contour map of the error over the two weights; its valleys are the two branches of a hyperbola, in orange, and black arrows lie along this and other hyperbolas. Right: for E = 1, 2 and 4 the number of unidentified weights rises with the head width along the curve D squared until D equals E, and then along a straight line; measured points lie on the lines."}, "figure": {"caption": "Left: the root mean square error of a head with two numbers (pale is low) is constant along hyperbolas, some of them drawn in white; arrows are null directions. The best weights, in orange, form a curve. Right: the count of unidentified query and key weights follows $D^2$ up to $D = E$ (ringed) and then a straight line of slope $2E$. Lines are the formula, dots are measured.", "name": "fig-hyperbolas"}}
 figures.hyperbolas_and_counts(w, losses.sqrt(), 1.0, counts)
 
 # %% [markdown]
 # {numref}`fig-hyperbolas` shows on its left what being unidentified looks like to an optimiser: the best weights form a curve, and no data
 # will ever prefer one of its points to another. On its right the count bends at $D = E$. Up to there the product $M$ gains rank with each
-# new row of $W_Q$ and $W_K$. From there on $M$ has all the rank it can have, and all $2E$ numbers of a new pair of rows are idle.
+# new row of $W_Q$ and $W_K$. From there on $M$ has all the rank it can have, and all $2E$ numbers of a new pair of rows are {term}`idle`.
 #
 # ## Break it
 #

@@ -23,7 +23,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # Query-key invariance
 #
-# *Assumed: one attention head without biases or rotary positions, plain softmax; $W_Q$ and $W_K$ are $D \times E$.*
+# *Assumed: one attention head without biases or {term}`rotary positions <rotary position>`, plain softmax; $W_Q$ and $W_K$ are
+# $D \times E$.*
 #
 # *In the ledger:* {ref}`Lemma 4.1 <ledger-lemma-4-1>`.
 #
@@ -40,7 +41,7 @@ if "google.colab" in sys.modules:
 # ## The claim
 #
 # The scores of a head at an input $X \in \mathbb{R}^{E \times L}$ are $(W_K X)^\top (W_Q X) = X^\top M X$. They see the
-# weights only through the **score product** $M = W_K^\top W_Q$.
+# weights only through the **{term}`score product`** $M = W_K^\top W_Q$.
 #
 # ```{prf:lemma} Query-key invariance (paper: Lemma 4.1)
 # :label: lem-invariance
@@ -56,7 +57,8 @@ if "google.colab" in sys.modules:
 # - a **scaling** $S = \mathrm{diag}(a)$, no $a_i$ zero, multiplies row $i$ of $W_Q$ by $a_i$ and divides row $i$ of $W_K$ by $a_i$.
 
 # %% [markdown]
-# The lemma makes no promise that these changes are all different, or that there are no others. For full-rank weights both hold.
+# All weights that these changes lead to are the {term}`orbit` of $(W_Q, W_K)$, all weights with the same score product its {term}`fibre`. The lemma makes
+# no promise that the changes are all different, or that there are no others. For full-rank weights both hold.
 #
 # ```{prf:proposition} The orbit is the whole fibre (completes Lemma 4.1)
 # :label: prop-orbit
@@ -71,7 +73,7 @@ if "google.colab" in sys.modules:
 # ```{prf:corollary} Identified share (paper: section 4.2)
 # :label: cor-share
 #
-# For $D \le E$, of the $2DE$ query and key weights of a head $D^2$ are unidentified. The identified share is
+# For $D \le E$, of the $2DE$ query and key weights of a head $D^2$ are {term}`unidentified`. The identified {term}`share` is
 #
 # $$
 # \frac{2DE - D^2}{2DE} = 1 - \frac{D}{2E}.
@@ -104,11 +106,11 @@ if "google.colab" in sys.modules:
 #
 # ````{prf:proof}
 # (of {prf:ref}`cor-share`)
-# Generic weights have full rank. By {prf:ref}`prop-orbit` the weights with the same score product then make a set of dimension
-# $D^2$; {prf:ref}`prop-count-r` with $r = D$ gives the same number from the rank of the derivative, $2DE - D(2E - D) = D^2$.
+# {term}`Generic <generic>` weights have full rank. By {prf:ref}`prop-orbit` the weights with the same score product then make a set of
+# dimension $D^2$; {prf:ref}`prop-count-r` with $r = D$ gives the same number from the rank of the derivative, $2DE - D(2E - D) = D^2$.
 # ````
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-dropped-transpose
 #
 # The paper's proof drops a transpose: it prints $W_K S^{-1} S\, W_Q = W_K W_Q$, a product of two $D \times E$ matrices that
@@ -187,7 +189,7 @@ print("S recovered from the weights to 1e-10")
 # ## The check: $D^2$ by five counts
 #
 # One head first. The orbit map $S \mapsto (S W_Q, S^{-\top} W_K)$ has $D^2$ inputs; that it is an immersion means that its
-# Jacobian has rank $D^2$. The product map $(W_Q, W_K) \mapsto W_K^\top W_Q$ has $2DE$ inputs, and its Jacobian must lose
+# {term}`Jacobian` has rank $D^2$. The product map $(W_Q, W_K) \mapsto W_K^\top W_Q$ has $2DE$ inputs, and its Jacobian must lose
 # exactly $D^2$ of them. Both are small matrices, so we ask for their ranks.
 
 # %%
@@ -458,7 +460,7 @@ print(f"unidentified, with a mask and without: {nullities}")
 #
 # The space in which a head compares queries with keys has no coordinates of its own. Rows of $W_Q$, single query features, the angle
 # between two queries, the norm of $W_K$: none of them is a property of the function. What is, is the product $M = W_K^\top W_Q$, a matrix of rank at most $D$,
-# which {cite:t}`elhage2021` call the QK circuit. Whoever interprets, merges or compares heads by their weights has to choose
+# which {cite:t}`elhage2021` call the QK {term}`circuit`. Whoever interprets, merges or compares heads by their weights has to choose
 # a basis first, or use quantities that do not depend on it. {cite:t}`zhang2025` match the rotations among these changes of basis before they fuse two models.
 # {cite:t}`zhao2025` survey such symmetries in neural networks at large.
 #

@@ -35,7 +35,7 @@ if "google.colab" in sys.modules:
 #
 # ## The claim
 #
-# Throughout $D \le E$, and $M = W_K^\top W_Q$ is the score product, of rank at most $D$.
+# Throughout $D \le E$, and $M = W_K^\top W_Q$ is the {term}`score product`, of rank at most $D$.
 #
 # ```{prf:lemma} Canonical factorisation (paper: Lemma 4.2)
 # :label: lem-canonical
@@ -179,9 +179,10 @@ assert apart(S @ W_Q, W_Q) > 1
 assert all(apart(ours, theirs) < 1e-9 for ours, theirs in zip((sigma, U_Q, U_K), moved))
 
 # %% [markdown]
-# *Its Gram matrices.* $\bar W_Q \bar W_Q^\top = \mathrm{diag}(\sigma)\, U_Q U_Q^\top \mathrm{diag}(\sigma) = \mathrm{diag}(\sigma^2)$, and
-# the same for the keys. Whatever the Gram matrices $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$ were, in canonical form they are diagonal and
-# equal, as {numref}`fig-canonical` shows.
+# *Its {term}`Gram matrices <Gram matrix>`.*
+# $\bar W_Q \bar W_Q^\top = \mathrm{diag}(\sigma)\, U_Q U_Q^\top \mathrm{diag}(\sigma) = \mathrm{diag}(\sigma^2)$, and
+# the same for the keys. Whatever the Gram matrices $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$ were, in {term}`canonical form` they are
+# diagonal and equal, as {numref}`fig-canonical` shows.
 
 # %%
 as_given = (W_Q @ W_Q.mT, W_K @ W_K.mT, W_K.mT @ W_Q)
@@ -329,8 +330,9 @@ for D, E in ((3, 2), (5, 2), (6, 3)):
 # and a direction of tokens that are asked ($u_d$). The word "identified" has a concrete meaning here: these are the identified parameters,
 # in a shape that one can look at. Signs and order do not enter the count, as they leave only finitely many choices.
 #
-# The form has one more use. It is the pair with *balanced* Gram matrices, $P = K$. Training by gradient flow keeps $P - K$ as it was at the
-# start, which is the subject of Part II, and rebalancing a head there means to bring it into this form, up to a common rotation.
+# The form has one more use. It is the pair with *{term}`balanced`* Gram matrices, $P = K$. Training by {term}`gradient flow` keeps $P - K$
+# as it was at the start, which is the subject of Part II, and {term}`rebalancing` a head there means to bring it into this form, up to a
+# common rotation.
 #
 # ```{prf:remark} Departure from the paper
 # :label: rem-canonical-shape

@@ -23,7 +23,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # Directional derivatives
 #
-# *Assumed: one attention head without biases or rotary positions; $D \le E$, and $W_Q$, $W_K$ of full rank $D$ unless we say otherwise.*
+# *Assumed: one attention head without biases or {term}`rotary positions <rotary position>`; $D \le E$, and $W_Q$, $W_K$ of full rank $D$
+# unless we say otherwise.*
 #
 # *In the ledger:* {ref}`Lemma 4.3 <ledger-lemma-4-3>`, {ref}`Corollary 4.4 <ledger-cor-4-4>`, {ref}`Corollary 4.5 <ledger-cor-4-5>`.
 #
@@ -36,13 +37,14 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## The claim
 #
-# The score product is $M = W_K^\top W_Q$. Move the weights in the direction $(\delta W_Q, \delta W_K)$; to first order $M$ changes by
+# The {term}`score product` is $M = W_K^\top W_Q$. Move the weights in the direction $(\delta W_Q, \delta W_K)$; to first order $M$ changes
+# by
 #
 # $$
 # \delta M = W_K^\top\, \delta W_Q + \delta W_K^\top\, W_Q .
 # $$ (eq-derivative)
 #
-# We call a direction **null** when $\delta M = 0$. Then the scores of the head have derivative zero, whatever the input.
+# We call a direction **null**, or a {term}`null direction`, when $\delta M = 0$. Then the scores of the head have derivative zero, whatever the input.
 #
 # ```{prf:lemma} Null directions (paper: Lemma 4.3)
 # :label: lem-directions
@@ -134,7 +136,7 @@ if "google.colab" in sys.modules:
 # $W_K^\top T^2 W_Q = 0$ only if $T^2 = 0$. *3.* $(e^{tT})^{-\top} = e^{-tT^\top}$: this is {prf:ref}`lem-invariance` with $S = e^{tT}$.
 # ````
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-interchanged
 #
 # In the paper's proof of Corollary 4.5 the labels of the two variations are interchanged: it computes $U_K \Sigma_K^{-1} S V_Q^\top = W_Q$ under the name
@@ -142,7 +144,7 @@ if "google.colab" in sys.modules:
 # the dimension is $D^2$; that no other direction is null is our addition.
 # ```
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-second-order-sign
 #
 # In its own symbols the paper's second-order term is $\delta W_K(S)^\top \delta W_Q(S) = -\,V_K\, S\, \Sigma_Q^{-1} U_Q^\top U_K \Sigma_K^{-1} S\, V_Q^\top$. The paper

@@ -23,7 +23,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # Many heads
 #
-# *Assumed: no biases, no rotary positions, plain softmax; {doc}`chapters 1 <01_what_is_identified>` and
+# *Assumed: no biases, no {term}`rotary positions <rotary position>`, plain softmax; {doc}`chapters 1 <01_what_is_identified>` and
 # {doc}`2 <02_query_key_invariance>`. For one proof, what a pole of a function is.*
 #
 # *In the ledger:* {ref}`section 4.5 <ledger-sec-4-5>`, {ref}`Lemma 4.6 <ledger-lemma-4-6>`.
@@ -46,7 +46,8 @@ if "google.colab" in sys.modules:
 # ```{prf:proposition} More heads, larger share (paper: section 4.5)
 # :label: prop-share
 #
-# Let $H$ divide $E$ and $D = E/H$. Of the $2HDE = 2E^2$ query and key weights $H D^2 = E^2/H$ are unidentified. The identified share is
+# Let $H$ divide $E$ and $D = E/H$. Of the $2HDE = 2E^2$ query and key weights $H D^2 = E^2/H$ are {term}`unidentified`. The identified
+# {term}`share` is
 #
 # $$
 # 1 - \frac{E^2/H}{2E^2} = 1 - \frac{1}{2H} .
@@ -90,7 +91,7 @@ if "google.colab" in sys.modules:
 # *1.* $W_O S^{-1} S\, W_V = W_O W_V$. *2.* The derivative is $\delta W_O\, W_V + W_O\, \delta W_V = -W_O T W_V + W_O T W_V = 0$. *3.* $W_V$
 # has a right inverse, so $T W_V = 0$ only for $T = 0$; the map from $T$ to directions is injective, and its image has dimension $C^2$. Now
 # read $W_O W_V$ as $(W_O^\top)^\top W_V$: it is the product of {prf:ref}`prop-count-r` with $W_V$ for $W_Q$, $W_O^\top$ for $W_K$, and $C$
-# for $D$. So its null directions make a space of dimension $2CE - C(2E - C) = C^2$, which is the image.
+# for $D$. So its {term}`null directions <null direction>` make a space of dimension $2CE - C(2E - C) = C^2$, which is the image.
 # ```
 #
 # The next proof extends that of {prf:ref}`lem-two-products`, which used the shortest sequences there are. One head left one sigmoid; now
@@ -134,14 +135,14 @@ if "google.colab" in sys.modules:
 # With $D = C = E/H$ either sum is $H (E/H)^2 = E^2/H$, out of $2E^2$ weights.
 # ```
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-05-percent
 #
 # With six heads the paper turns the share $11/12$ into about 83 per cent. It is $91.7\%$; 83 per cent is the share with three heads, $5/6$.
 # Its figure for eight heads, $15/16$ or 94 per cent, is right.
 # ```
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-05-svd
 #
 # For Lemma 4.6 the paper writes down directions built from singular value decompositions. As printed these have no minus sign, one has its
@@ -155,7 +156,7 @@ if "google.colab" in sys.modules:
 # which are the directions of the lemma with $T = V_O \Sigma_O^{-1} S\, \Sigma_V^{-1} U_V^\top$.
 # ```
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-05-apart
 #
 # The paper multiplies the count of one head by $H$. That gives unidentified directions, but not yet all of them: {prf:ref}`lem-heads-apart`
@@ -294,7 +295,8 @@ print("identified by pairs of tokens:", by_pairs, "of", layer.parameters)
 
 # %% [markdown]
 # **The share, measured.** All six ways of cutting $E = 12$: for each $H$ that divides 12 the closed form, explicit directions, and the rank
-# of the layer's Jacobian over random sequences, which knows nothing of heads or products. The measured null space is also split by circuit.
+# of the layer's Jacobian over random sequences, which knows nothing of heads or products. The measured null space is also split by
+# {term}`circuit`.
 
 # %% tags=["claim-sec-4.5", "claim-lemma-4.6"]
 def dimension_in(null_space, names):
@@ -383,7 +385,7 @@ figures.stripes(views)
 
 # %% [markdown]
 # This is one head against one target. A layer has $H$ heads, and their ranks add up to $HD = E$ whatever $H$ is; but they do not add up
-# inside a softmax, since each head has its own. {cite:t}`bhojanapalli2020` call this the low-rank bottleneck, and widen the heads again.
+# inside a softmax, since each head has its own. {cite:t}`bhojanapalli2020` call this the {term}`low-rank bottleneck`, and widen the heads again.
 # {doc}`Chapter 7 <07_wider_heads>` looks at what that does to the share.
 #
 # ## Break it

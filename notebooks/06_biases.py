@@ -82,8 +82,8 @@ if "google.colab" in sys.modules:
 # b_{V,O} = \sum_{h=1}^{H} W_O^h\, b_V^h + b_O \in \mathbb{R}^E .
 # $$
 #
-# All $HC$ value biases can be moved into the output bias. Without an output bias, what shows of them has dimension $\min(HC, E)$ for
-# generic $W_O$, and $HC - \min(HC, E)$ of them are unidentified.
+# All $HC$ value biases can be moved into the output bias: of them only the {term}`pooled value bias`, their part of the sum, shows. Without an output
+# bias, what shows of them has dimension $\min(HC, E)$ for generic $W_O$, and $HC - \min(HC, E)$ of them are {term}`unidentified`.
 # ```
 #
 # So a layer with all four biases can do without $HD + HC$ of them, $2E$ in the usual case: half.
@@ -199,6 +199,8 @@ print("S b_Q = b_Q, outputs the same to 1e-12:", harm[0] < 1e-12)
 # %% [markdown]
 # ## The check
 #
+# Each lemma is checked by a large change, a derivative and a rank; then the function that drops what is idle.
+#
 # ### The key bias, three ways
 #
 # *A large change.* Replace $b_K$ by anything: here by random numbers ten times the size of the old ones. The same is done to $b_Q$, as
@@ -303,11 +305,12 @@ for field, value in {"rotary": (0.7,), "score": "sink", "qk_norm": "head", "bias
 # because softmax *does not see such a number*. The value biases pool because attention weights *sum to one*. Common parts of
 # transformers take these away:
 #
-# - **Rotary positions** {cite:p}`su2024` turn a key, bias included, by an angle that depends on its position $m$. The scores then hold
-#   $b_K^\top R_{n-m} W_Q x_n$, which differs from key to key: the bias has become a preference for certain distances.
-# - **Soft-capping** passes each score through a bounded curve, $s \mapsto \kappa \tanh(s/\kappa)$, before softmax. A common shift moves
-#   the scores to where the curve is flatter, and changes their differences.
-# - **A learned sink** adds to the keys of every query one more, with a learned score and no value. A common shift of the real keys
+# - **{term}`Rotary positions <rotary position>`** {cite:p}`su2024` turn a key, bias included, by an angle that depends on its position
+#   $m$. The scores then hold $b_K^\top R_{n-m} W_Q x_n$, which differs from key to key: the bias has become a preference for certain
+#   distances.
+# - **{term}`Soft-capping <soft-capping>`** passes each score through a bounded curve, $s \mapsto \kappa \tanh(s/\kappa)$, before softmax.
+#   A common shift moves the scores to where the curve is flatter, and changes their differences.
+# - **A learned {term}`sink`** adds to the keys of every query one more, with a learned score and no value. A common shift of the real keys
 #   changes how much the sink takes. And the weights of the real keys no longer sum to one, so $b_V$ arrives scaled by what the sink
 #   left.
 # - **Normalised keys**: where a key is divided by its length, its bias changes the direction of each key differently.

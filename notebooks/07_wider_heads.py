@@ -23,7 +23,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # Wider heads
 #
-# *Assumed: a layer without biases or rotary positions, as in {doc}`05_many_heads`, but with any head width: $D$ need not be $E/H$.*
+# *Assumed: a layer without biases or {term}`rotary positions <rotary position>`, as in {doc}`05_many_heads`, but with any head width: $D$
+# need not be $E/H$.*
 #
 # *In the ledger:* {ref}`section 4.8.1 <ledger-sec-4-8-1>`, {ref}`Figure 1 <ledger-fig-1>`.
 #
@@ -49,7 +50,7 @@ if "google.colab" in sys.modules:
 # H\, r (2E - r) \quad \text{each, with } r = \min(D, E) .
 # $$
 #
-# 1. For $D \le E$, $HD^2$ of the $2HDE$ weights of each are unidentified, a part $D/(2E)$ of them. The identified share
+# 1. For $D \le E$, $HD^2$ of the $2HDE$ weights of each are {term}`unidentified`, a part $D/(2E)$ of them. The identified share
 #    $1 - D/(2E)$ falls with $D$ and does not depend on $H$; the identified number $HD(2E - D)$ grows with $D$.
 # 2. For $D \ge E$ the identified number stays at $HE^2$ each, and the share $E/(2D)$ tends to zero.
 # ```
@@ -117,7 +118,8 @@ for D in (1, 3, 6):
         assert measure(Attention(6, heads, head_dim=D)).rank == 2 * identified(D, 6, heads) == (1 - D / 12) * 24 * heads * D
 
 # %% [markdown]
-# The two circuits need not be equally wide. With $D \ne C$ the layer loses $H(D^2 + C^2)$ as long as both are at most $E$.
+# The two {term}`circuits <circuit>` need not be equally wide. With $D \ne C$ the layer loses $H(D^2 + C^2)$ as long as both are at most
+# $E$.
 
 # %%
 for D, C in ((1, 6), (2, 5), (6, 1), (9, 3)):

@@ -30,10 +30,10 @@ if "google.colab" in sys.modules:
 #
 # ## The question
 #
-# So far a head had no sense of order. Rotary positions ({cite:t}`su2024`) give it one by turning queries and keys before they are compared.
-# The head's $D$ coordinates are taken in pairs, the *planes*, and at position $l$ plane $i$ is turned by the angle $\theta_i l$. Let $R$ be
-# the block-diagonal matrix that turns plane $i$ by $\theta_i$ and leaves coordinates outside all planes where they are. The query at $l$
-# becomes $R^l W_Q x_l$, the key at $m$ becomes $R^m W_K x_m$, and since $R$ is orthogonal their score is
+# So far a head had no sense of order. {term}`Rotary positions <rotary position>` ({cite:t}`su2024`) give it one by turning queries and
+# keys before they are compared. The head's $D$ coordinates are taken in pairs, the *planes*, and at position $l$ plane $i$ is turned by the
+# angle $\theta_i l$. Let $R$ be the block-diagonal matrix that turns plane $i$ by $\theta_i$ and leaves coordinates outside all planes
+# where they are. The query at $l$ becomes $R^l W_Q x_l$, the key at $m$ becomes $R^m W_K x_m$, and since $R$ is orthogonal their score is
 #
 # $$
 # x_m^\top\, W_K^\top R_{l - m} W_Q\, x_l, \qquad R_\delta = R^\delta .
@@ -51,8 +51,8 @@ if "google.colab" in sys.modules:
 # ```{prf:lemma} The outputs see the products
 # :label: lem-rotary-outputs
 #
-# For a rotary head with $N = W_O W_V \ne 0$ and causal attention, a direction is unidentified exactly when it keeps $N$ and every $M_\delta$,
-# $\delta \ge 1$, to first order. It then keeps $M_0$ and the $M_\delta$ with $\delta < 0$ as well.
+# For a rotary head with $N = W_O W_V \ne 0$ and causal attention, a direction is {term}`unidentified` exactly when it keeps $N$ and every
+# $M_\delta$, $\delta \ge 1$, to first order. It then keeps $M_0$ and the $M_\delta$ with $\delta < 0$ as well.
 # ```
 #
 # ```{prf:proposition} Rotary positions (paper: Prop. 4.8, with necessity)
@@ -68,8 +68,8 @@ if "google.colab" in sys.modules:
 #
 #    with a nonsingular $A$ that commutes with $R$, that is, $A R = R A$. This $A$ is unique.
 # 2. In particular, $B^\top R_\delta A = R_\delta$ for all $\delta \in \Delta$ forces $B = A^{-\top}$ and $A R = R A$.
-# 3. If $N \neq 0$ and attention is causal, the unidentified directions in $(W_Q, W_K)$ are $(S W_Q, -S^\top W_K)$ with $S$ in the **commutant** of $R$, the linear space
-#    $\{ S : S R = R S \}$. Their number is its dimension.
+# 3. If $N \neq 0$ and attention is causal, the unidentified directions in $(W_Q, W_K)$ are $(S W_Q, -S^\top W_K)$ with $S$ in the
+#    **{term}`commutant`** of $R$, the linear space $\{ S : S R = R S \}$. Their number is its dimension.
 # ```
 #
 # So everything hangs on which matrices commute with $R$. Two planes *turn alike* if their angles agree modulo sign and $2\pi$: positions are
@@ -242,6 +242,8 @@ assert (moved_scores(S) - by_package).diagonal().abs().max() < 1e-11            
 # %% [markdown]
 # ## The check
 #
+# The commutant's dimension for many patterns of frequencies; how few offsets it takes; and the two ways to pair coordinates into planes.
+#
 # ### Every pattern of frequencies
 #
 # {prf:ref}`lem-commutant` against three counts that do not use it: the null space of the linear map $S \mapsto R S - S R$, as an explicit
@@ -265,7 +267,7 @@ def linearised(frequencies, D, offsets):                  # nullity of (S, T) ->
 
 
 # %% [markdown]
-# `isotypes` sorts a head's coordinates into the classes of {prf:ref}`lem-commutant`. The patterns below have $D = 8$: four planes, some turning alike,
+# `isotypes` sorts a head's coordinates into its {term}`isotypes <isotype>`, the classes of {prf:ref}`lem-commutant`. The patterns below have $D = 8$: four planes, some turning alike,
 # some not turning, some left out.
 
 # %% tags=["claim-prop-4.8"]

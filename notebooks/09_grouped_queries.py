@@ -37,7 +37,8 @@ if "google.colab" in sys.modules:
 # $$
 #
 # $G = H$ is the plain layer, $G = 1$ is called multi-query attention. A change of basis of a group's keys must now be followed by all $J$ of its query heads, so there is
-# less freedom. How much less, and is the larger identified share a gain? And what is the right number for a large model in use, Llama-2-70B, which has groups *and* rotary positions?
+# less freedom. How much less, and is the larger identified share a gain? And what is the right number for a large model in use,
+# Llama-2-70B, which has groups *and* {term}`rotary positions <rotary position>`?
 #
 # ## The claim
 #
@@ -53,7 +54,8 @@ if "google.colab" in sys.modules:
 #    $$
 #
 #    with one nonsingular $S \in \mathbb{R}^{D \times D}$ for the whole group. It is unique.
-# 2. At generic weights $G D^2$ of the $(H + G) D E$ query and key weights of the layer are unidentified. The identified share is
+# 2. At generic weights $G D^2$ of the $(H + G) D E$ query and key weights of the layer are {term}`unidentified`. The identified
+#    {term}`share` is
 #
 #    $$
 #    1 - \frac{G D}{(H + G) E}, \qquad \text{and} \quad 1 - \frac{1}{H (J + 1)} \quad \text{if } D = E/H .
@@ -65,9 +67,9 @@ if "google.colab" in sys.modules:
 # ```{prf:proposition} Groups with rotary positions (paper: section 4.9)
 # :label: prop-groups-rotary
 #
-# If queries and keys are turned by their positions, then part 1 of {prf:ref}`prop-groups` holds for the products at all offsets with $S$ in the commutant of $R$,
-# and $G$ times the dimension of the commutant ({prf:ref}`lem-commutant`) query and key weights are unidentified: $G D$ for distinct frequencies. Values and outputs are not turned and
-# keep their $G C^2$.
+# If queries and keys are turned by their positions, then part 1 of {prf:ref}`prop-groups` holds for the products at all offsets with $S$
+# in the {term}`commutant` of $R$, and $G$ times the dimension of the commutant ({prf:ref}`lem-commutant`) query and key weights are
+# unidentified: $G D$ for distinct frequencies. Values and outputs are not turned and keep their $G C^2$.
 # ```
 #
 # ```{prf:remark} Departure from the paper
@@ -209,7 +211,8 @@ for g in groups:
     print(f"{g}  {8 // g}  {weights:7}  {row[0]:12}  {row[1]:.4f}  {row[2]:13}  {row[3]:.4f}")
 
 # %% [markdown]
-# The share rises from $15/16$ to $71/72$. The generators say the same on the layer above, with $G D^2 = 18$ directions for each circuit: we let the Jacobian of our own `layer` act on them.
+# The share rises from $15/16$ to $71/72$. The generators say the same on the layer above, with $G D^2 = 18$ directions for each
+# {term}`circuit`: we let the Jacobian of our own `layer` act on them.
 
 # %%
 parts = torch.func.jacrev(lambda q: torch.cat([layer(q, z, blocks) for z in normal(5, 4, 9, E)]))(p)

@@ -23,8 +23,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # No single head will do
 #
-# *Assumed: no biases, no rotary positions (until we break that), plain softmax; {prf:ref}`lem-two-products`, {prf:ref}`prop-count-r` and
-# {prf:ref}`cor-whole-layer`.*
+# *Assumed: no biases, no {term}`rotary positions <rotary position>` (until we break that), plain softmax; {prf:ref}`lem-two-products`,
+# {prf:ref}`prop-count-r` and {prf:ref}`cor-whole-layer`.*
 #
 # *In the ledger:* {ref}`section 4.10 <ledger-sec-4-10>`.
 #
@@ -118,7 +118,7 @@ if "google.colab" in sys.modules:
 # 0$. Independence holds for almost all $u$ if it holds for one, so some pair $(u, x)$ has it while $u^\top (M_1 - M_2)\, x \ne 0$.
 # ```
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-10-wide
 #
 # The paper writes the count as $1 + 2\eta - \eta^2$ and bounds it by its maximum, 2 at $\eta = 1$. For $\eta > 1$ this polynomial is not
@@ -126,7 +126,7 @@ if "google.colab" in sys.modules:
 # says.
 # ```
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-10-sixty
 #
 # For 12 heads the paper puts the inflation "in model size" at roughly 60% and does not say of what. The formula gives $\sqrt{2 - 1/12} =
@@ -343,10 +343,10 @@ assert narrow == 2 * 2 * (2 * 4 - 1) == 28 and narrow < found[3, 3] == 30
 print("two heads of width 1:", narrow, "one head of width 3:", found[3, 3])
 
 # %% [markdown]
-# **Let positions rotate.** The bound of $2E^2$ rests on a single score product. With rotary positions there is one for each distance
-# between tokens, $W_K^\top R_m W_Q$ ({doc}`chapter 8 <08_rotary_positions>`), and the bound is gone. A rotary head of width $D' \ge E$ with
-# $D'/2$ different frequencies loses only $D'$ of its $2D'E$ query and key weights. So its count grows without limit as it gets wider, and
-# passes that of a multi-head layer, rotary or not.
+# **Let positions rotate.** The bound of $2E^2$ rests on a single {term}`score product`. With rotary positions there is one for each
+# distance between tokens, $W_K^\top R_m W_Q$ ({doc}`chapter 8 <08_rotary_positions>`), and the bound is gone. A rotary head of width
+# $D' \ge E$ with $D'/2$ different frequencies loses only $D'$ of its $2D'E$ query and key weights. So its count grows without limit as it
+# gets wider, and passes that of a multi-head layer, rotary or not.
 
 # %%
 rotary = {}

@@ -23,7 +23,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # Gradient flow conserves
 #
-# *Assumed: {prf:ref}`lem-invariance` and the null directions of {prf:ref}`lem-directions`; what a gradient step, momentum and Adam are.*
+# *Assumed: {prf:ref}`lem-invariance` and the {term}`null directions <null direction>` of {prf:ref}`lem-directions`; what a gradient step,
+# momentum and Adam are.*
 #
 # *In the ledger:* {ref}`Lemma 5.1 <ledger-lemma-5-1>`, {ref}`the least-squares problem <ledger-least-squares>`, {ref}`rho <ledger-rho>`,
 # {ref}`beta, tau and mu <ledger-beta-tau-mu>`, {ref}`biases <ledger-conserved-biases>`.
@@ -31,24 +32,25 @@ if "google.colab" in sys.modules:
 # ## The question
 #
 # A head does not show which of the many pairs $(S W_Q, S^{-\top} W_K)$ it holds. The loss cannot prefer one to another, and so its
-# gradient never points from one to another. Yet training ends at *one* of them. Which, and who chose it? Under gradient flow the answer
-# is that nobody did: a matrix of numbers fixed at initialisation is carried along unchanged. Under a real optimiser it is not, and we
-# would like
-# gauges that say by how much.
+# gradient never points from one to another. Yet training ends at *one* of them. Which, and who chose it? Under {term}`gradient flow` the
+# answer is that nobody did: a matrix of numbers fixed at initialisation is carried along unchanged. Under a real optimiser it is not, and
+# we would like gauges that say by how much.
 #
-# Throughout, one head has the Gram matrices $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$, both $D \times D$. We call
+# Throughout, one head has the {term}`Gram matrices <Gram matrix>` $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$, both $D \times D$. We call
 #
 # $$
 # \Delta = P - K
 # $$
 #
-# its **imbalance**, as {cite:t}`arora2018` do for layers of a deep linear network, and write
+# its **{term}`imbalance`**, as {cite:t}`arora2018` do for layers of a deep linear network, and write
 # $A = \partial L / \partial W_Q$, $B = \partial L / \partial W_K$ and $G = \partial L / \partial M$ for the gradients of the loss, $M =
 # W_K^\top W_Q$.
 # By the chain rule $A = W_K G$ and $B = W_Q G^\top$.
 
 # %% [markdown]
 # ## The claim
+#
+# First gradient flow, then steps of finite size, then gauges for a step, and last what biases add.
 #
 # ### What the flow keeps
 #
@@ -66,7 +68,7 @@ if "google.colab" in sys.modules:
 # from one instant to the next, as with minibatches and dropout. Rescaling the whole
 # gradient, as clipping by the norm does, changes the pace and not the path.
 #
-# There are $D^2$ unidentified directions, and $D(D+1)/2$ conserved numbers. Are we missing some?
+# There are $D^2$ {term}`unidentified` directions, and $D(D+1)/2$ conserved numbers. Are we missing some?
 #
 # ```{prf:proposition} Nothing else is conserved (beyond the paper)
 # :label: prop-conserved-count
@@ -80,7 +82,8 @@ if "google.colab" in sys.modules:
 #    $(S P + K S) + (S P + K S)^\top$. If $W_Q$ or $W_K$ has rank $D$, the null directions along which it keeps still are those with $S P +
 #    K S$ skew, a space of
 #    dimension $D(D-1)/2$.
-# 3. With rotary positions, $D/2$ planes with distinct frequencies in $(0, \pi)$, losses of all the products $M_\delta = W_K^\top R_\delta
+# 3. With {term}`rotary positions <rotary position>`, $D/2$ planes with distinct frequencies in $(0, \pi)$, losses of all the products
+#    $M_\delta = W_K^\top R_\delta
 #    W_Q$, and $E \ge 2$, exactly $D/2$ independent numbers are conserved: for each plane
 #    $\lVert q_i \rVert^2 - \lVert k_i \rVert^2$, where $q_i$ and $k_i$ are the two rows of $W_Q$ and of $W_K$ in that plane.
 # ```
@@ -101,7 +104,7 @@ if "google.colab" in sys.modules:
 # $$
 # ```
 #
-# So $n = t/\eta$ steps, at falling rates and a fixed time $t$, change it by $\eta \int_0^t (A A^\top - B B^\top)$ to first order in $\eta$.
+# This change is the {term}`drift` of the step. So $n = t/\eta$ steps, at falling rates and a fixed time $t$, change it by $\eta \int_0^t (A A^\top - B B^\top)$ to first order in $\eta$.
 #
 # ```{prf:lemma} Decay contracts (beyond the paper)
 # :label: lem-decay
@@ -176,9 +179,9 @@ if "google.colab" in sys.modules:
 #    $D/(2E)$. This is $1/(2H)$ when $D = E/H$.
 # ```
 #
-# The other gauges look at the weights and not at the step: $\beta = \lVert \Delta \rVert_F$ and $\tau = \operatorname{tr} \Delta = \lVert
-# W_Q \rVert^2 - \lVert W_K \rVert^2$, both conserved by the flow, and
-# $\mu$, which is positive exactly when $W_Q$ or $W_K$ has full rank $D$. Where $\mu = 0$, {prf:ref}`prop-deficient-rank` says how much
+# In words this share is {term}`rho`. The other gauges look at the weights and not at the step: {term}`beta`, $\beta = \lVert \Delta
+# \rVert_F$, and {term}`tau`, $\tau = \operatorname{tr} \Delta = \lVert W_Q \rVert^2 - \lVert W_K \rVert^2$, both conserved by the flow, and
+# {term}`mu`, the $\mu$ above, which is positive exactly when $W_Q$ or $W_K$ has full rank $D$. Where $\mu = 0$, {prf:ref}`prop-deficient-rank` says how much
 # $\mathcal{N}$ has shrunk; $\rho$ is still a projection.
 #
 # ### With biases
@@ -375,6 +378,8 @@ path = flow(loss, start, time, 1e-12)
 
 # %% [markdown]
 # ## The check
+#
+# Each statement in turn, on the small layer just defined: what the flow keeps and how many numbers that is, then what steps do.
 #
 # ### The flow
 #
@@ -624,7 +629,7 @@ for name, (dQ, dK) in directions.items():
 assert rhos["gradient"] < 1e-20 and abs(rhos["null"] - 1) < 1e-12 and 0.01 < rhos["sign of the gradient"] < 0.99
 
 # %% [markdown]
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-11-sign
 #
 # The paper prints the second term of the objective as $\lVert \delta W_K - S^\top W_K \rVert^2$. Its Sylvester equation has $-W_K \delta
@@ -663,7 +668,7 @@ assert sample.min() < 0.1 and sample.max() > 0.5 and abs(rhos["null"] - 1) < 1e-
 print(f"mean rho {sample.mean():.2f} = D/(2E) to 0.01; {(sample > D / (2 * E)).double().mean():.0%} of the steps lie above it")
 
 # %% [markdown]
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-11-mean
 #
 # The paper draws $1/(2H)$ in its figures as a boundary and reads values near it as a sign of something. It is what steps without any
@@ -702,7 +707,7 @@ assert rank == D * (D + 1) // 2 and D * D - rank == D * (D - 1) // 2
 print(f"half the step divides the drift by {falls['skew']:.1f} (skew) and {falls['symmetric']:.1f} (symmetric); seen {rank} of {D * D}")
 
 # %% [markdown]
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-11-unseen
 #
 # The paper proposes the change of $\lVert \Delta \rVert_F$ as a measure of how much a run uses its unidentified parameters. It misses
@@ -833,10 +838,9 @@ assert sum(respected.values()) == 5 and respected["signed permutation", "Adam"] 
 # rate.
 #
 # Three cautions about the gauges. A step with $\rho = 0$ is orthogonal to the null space *where it is taken*, and a sequence of such
-# steps can still move along an orbit: {prf:ref}`prop-conserved-count` leaves $D(D-1)/2$ dimensions for it, and the last exercise goes
-# there.
-# A step with $\rho = 1$ need not show in $\beta$ or $\tau$. And with biases all three must be computed from weights and biases together;
-# a $\rho$ or a drift of first order that comes from the weights alone may be an artefact of leaving $b_Q$ out.
+# steps can still move along an {term}`orbit`: {prf:ref}`prop-conserved-count` leaves $D(D-1)/2$ dimensions for it, and the last exercise
+# goes there. A step with $\rho = 1$ need not show in $\beta$ or $\tau$. And with biases all three must be computed from weights and biases
+# together; a $\rho$ or a drift of first order that comes from the weights alone may be an artefact of leaving $b_Q$ out.
 #
 # ## Exercises
 #

@@ -23,21 +23,21 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # Rebalancing
 #
-# *Assumed: the orbit of a head, {prf:ref}`prop-orbit`; what gradient flow conserves, {prf:ref}`lem-conserved`; and that a positive definite
-# matrix has exactly one positive definite square root.*
+# *Assumed: the {term}`orbit` of a head, {prf:ref}`prop-orbit`; what {term}`gradient flow` conserves, {prf:ref}`lem-conserved`; and that a
+# positive definite matrix has exactly one positive definite square root.*
 #
 # *In the ledger:* {ref}`rebalancing <ledger-rebalancing>`, {ref}`rebalancing and biases <ledger-rebalancing-biases>`.
 #
 # ## The question
 #
-# A head's score product $M = W_K^\top W_Q$ leaves $D^2$ numbers of its weights open. Training picks some of them anyhow: an optimiser such
-# as Adam moves weights along the orbit as well as across it, and $P - K$, with $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$, wanders. The
-# paper puts this right now and then. Every 200 steps it replaces the weights by others in the same orbit with $P = K$, and watches whether
-# training minds.
+# A head's {term}`score product` $M = W_K^\top W_Q$ leaves $D^2$ numbers of its weights open. Training picks some of them anyhow: an
+# optimiser such as Adam moves weights along the orbit as well as across it, and $P - K$, with $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$,
+# wanders. The paper puts this right now and then. Every 200 steps it replaces the weights by others in the same orbit with $P = K$, and
+# watches whether training minds.
 #
-# This is a choice of representative: of all weights with one function, take those with equal Gram matrices. {cite:t}`zhao2025` survey such
-# choices. Is there always a balanced pair in an orbit? How many are there, which is the right one, what does moving there cost, and what
-# happens to all that is attached to the weights, biases, rotations and the optimiser's memory?
+# This is a choice of representative: of all weights with one function, take those with equal {term}`Gram matrices <Gram matrix>`.
+# {cite:t}`zhao2025` survey such choices. Is there always a {term}`balanced` pair in an orbit? How many are there, which is the right one,
+# what does moving there cost, and what happens to all that is attached to the weights, biases, rotations and the optimiser's memory?
 
 # %% [markdown]
 # ## The claim
@@ -81,12 +81,12 @@ if "google.colab" in sys.modules:
 #
 # 1. $C$ is nonsingular. With a singular value decomposition $C = U_C \Sigma_C V_C^\top$, exactly one balanced pair with product $M$
 #    is nearest to $(W_Q, W_K)$: the pair $(Z A, Z B)$ with $Z = U_C V_C^\top$.
-# 2. Hence it does not depend on the pair $(A, B)$ that one starts from, rebalancing twice moves nothing, and for $Z' \in O(D)$ rebalancing
-#    $(Z' W_Q, Z' W_K)$ gives $Z'$ times the result for $(W_Q, W_K)$.
+# 2. Hence it does not depend on the pair $(A, B)$ that one starts from, {term}`rebalancing` twice moves nothing, and for $Z' \in O(D)$
+#    rebalancing $(Z' W_Q, Z' W_K)$ gives $Z'$ times the result for $(W_Q, W_K)$.
 # ```
 #
-# Under rotary positions less is allowed: $S$ must commute with the rotations. Take a plane that turns, and read its two rows of $W_Q$ as
-# the real and imaginary part of one row $q_i \in \mathbb{C}^E$; likewise $k_i$ for $W_K$.
+# Under {term}`rotary positions <rotary position>` less is allowed: $S$ must commute with the rotations. Take a plane that turns, and read
+# its two rows of $W_Q$ as the real and imaginary part of one row $q_i \in \mathbb{C}^E$; likewise $k_i$ for $W_K$.
 #
 # ```{prf:proposition} Balance under rotation
 # :label: prop-rotary-balance
@@ -170,7 +170,7 @@ if "google.colab" in sys.modules:
 # matrices, and the proofs above hold word by word, with adjoints for transposes.
 # ````
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-12-order
 #
 # The paper prints the new key weights as $\Sigma^{1/2} Q_K^\top U_M^\top$, with $Q_K$ of size $E \times D$ and $U_M$ of size $D \times D$:
@@ -275,9 +275,12 @@ print("QR and SVD, and the geometric mean: one balanced pair, to 1e-12")
 # %% [markdown]
 # ## The check
 #
+# Every part of the claim on one head, then on a whole network, in a short number format, and for heads that turn.
+#
 # ### How many balanced pairs
 #
-# The null directions at $(W_Q, W_K)$ are the tangents of its orbit. Along $(T W_Q, -T^\top W_K)$ the matrix $P - K$ changes by $T P + P
+# The {term}`null directions <null direction>` at $(W_Q, W_K)$ are the tangents of its orbit. Along $(T W_Q, -T^\top W_K)$ the matrix
+# $P - K$ changes by $T P + P
 # T^\top + T^\top K + K T$, to first order. The directions that keep it should have dimension $D(D-1)/2$, the dimension of $O(D)$, and the
 # others $D(D+1)/2$. We take the null directions from `measure`, which finds them in the layer's outputs and knows of no $S$; the generators
 # are the skew $T$, at a balanced pair.
@@ -551,11 +554,13 @@ for angles, classes in (((1.0, 0.3, 0.1), ([0], [1], [2])), ((1.0, 1.0, 0.1), ([
 # %% [markdown]
 # ## The sawtooth
 #
+# Rebalancing during training: what should happen between two moves, and what does.
+#
 # ### Balance and gradient flow
 #
 # By {prf:ref}`lem-conserved` gradient flow keeps $P - K$. So once $P = K$, it stays so, and a reader of $\beta$ sees a flat line at zero.
 # Steps of finite size leave it, by an amount of order $\eta^2$ each ({prf:ref}`lem-one-step`). We run plain gradient descent on a loss of $M$, from the balanced pair, for the same time
-# with $\eta$ and with $\eta/2$: twice the steps, each with a quarter of the drift, so half of $\beta$ at the end.
+# with $\eta$ and with $\eta/2$: twice the steps, each with a quarter of the {term}`drift`, so half of $\beta$ at the end.
 
 # %%
 target = normal(20, E, E) / E ** 0.5
@@ -675,7 +680,7 @@ print("cosines with the nearest rotation above 0.9:", min(with_rotation) > 0.9)
 print("cosines without it below 0.5:", max(map(abs, without)) < 0.5)
 
 # %% [markdown]
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-12-moments
 #
 # The paper says that rebalancing destroys what the optimiser has gathered about higher moments. That is true of second moments. First
@@ -718,7 +723,7 @@ assert near(j_K.mT @ j_Q, old_scores) and near(with_bias(k, c_K).mT @ with_bias(
 assert beta(j_Q, j_K) < 1e-12 and beta(j_Q[:, :-1], j_K[:, :-1]) > 0.1
 
 # %% [markdown]
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-12-biases
 #
 # The paper's runs have biases, and its description of rebalancing mentions weights only. Moved alone, they change the function. And its

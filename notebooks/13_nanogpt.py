@@ -24,17 +24,17 @@ if "google.colab" in sys.modules:
 # # nanoGPT
 #
 # *Assumed: a GPT in nanoGPT's shape, learned positions, biases on; {doc}`chapter 11 <11_gradient_flow_conserves>` for what is measured and
-# {doc}`chapter 12 <12_rebalancing>` for rebalancing.*
+# {doc}`chapter 12 <12_rebalancing>` for {term}`rebalancing`.*
 #
 # *In the ledger:* {ref}`the four cases <ledger-four-cases>`, {ref}`Figure 2 <ledger-fig-2>`, {ref}`Figure 3 <ledger-fig-3>`,
 # {ref}`Figure 4 <ledger-fig-4>`, {ref}`the control <ledger-control>`, {ref}`single runs <ledger-single-runs>`.
 #
 # ## The question
 #
-# Gradient flow conserves $W_Q W_Q^\top - W_K W_K^\top$. Training is not gradient flow: its steps are finite, its batches are random, its
-# weights decay and are rounded, and AdamW does not even follow the gradient. How much of the law is left in a real run? The paper answers with
-# one run each of four cases, and reads the answer off the figures. We run the same cases ten times each, from ten seeds, and turn
-# each sentence into a statement that the seeds can contradict.
+# {term}`Gradient flow <gradient flow>` conserves $W_Q W_Q^\top - W_K W_K^\top$. Training is not gradient flow: its steps are finite, its
+# batches are random, its weights decay and are rounded, and AdamW does not even follow the gradient. How much of the law is left in a real
+# run? The paper answers with one run each of four cases, and reads the answer off the figures. We run the same cases ten times each, from
+# ten seeds, and turn each sentence into a statement that the seeds can contradict.
 
 # %% [markdown]
 # ## The claim
@@ -51,11 +51,13 @@ if "google.colab" in sys.modules:
 # | `cleared` | AdamW | 1e-3 | 0.1 | moments cleared, weights left |
 # | `moved` | AdamW | 1e-3 | 0.1 | weights and biases rebalanced, moments kept |
 #
-# The first four are the paper's; the fifth is a control that it mentions, the sixth completes the square. In the paper's words turned into ours, with
-# $\rho$, $\beta$, $\tau$ and $\mu$ of every head at every tenth step, the 100 steps of warm-up left out unless we say otherwise:
+# The first four are the paper's; the fifth is a control that it mentions, the sixth completes the square.
 #
-# With $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$ of a head: $\rho$ is the share of a step that lies in the null space, $\beta = \lVert P - K \rVert_F$,
-# $\tau = \operatorname{tr}(P - K)$, $\mu$ the sum of their least eigenvalues; a *joint* metric is that of the weights with their biases as one more column.
+# With $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$ of a head, {term}`rho`, $\rho$, is the share of a step that lies in the null space; {term}`beta` is $\beta = \lVert P -
+# K \rVert_F$, {term}`tau` is $\tau = \operatorname{tr}(P - K)$, and {term}`mu`, $\mu$, is the sum of their least eigenvalues. A *joint* metric is that of the weights with their
+# biases as one more column. All are taken for every head at every tenth step, the 100 steps of warm-up left out unless we say otherwise.
+#
+# The paper's sentences, in our words:
 #
 # ```{prf:conjecture} What training does to the unidentified directions (paper: section 5.3)
 # :label: conj-training
@@ -67,7 +69,7 @@ if "google.colab" in sys.modules:
 # 5. $\mu$ never reaches 0.
 # 6. Rebalancing makes $\beta$ a sawtooth, keeps $\tau$ near 0 and leaves the loss as it was; clearing the moments alone does neither.
 # 7. The gradient of the key biases is zero to rounding, that of the query biases is not.
-# 8. The drift of SGD falls with the square of the rate, and spikes of $\rho$ at small steps are an artefact of rounding.
+# 8. The {term}`drift` of SGD falls with the square of the rate, and spikes of $\rho$ at small steps are an artefact of rounding.
 # ```
 #
 # These are sentences about experiments: no proof is to be had, only tests. Where a proof says what must happen, in 1, 2, 7 and 8, it is in
@@ -86,7 +88,7 @@ import numpy as np
 import torch
 
 from attnid import figures
-from attnid.experiments import CASES, PRESETS, RATES, Job, run
+from attnid.experiments import PAPER_CASES, PRESETS, RATES, Job, run
 from attnid.records import read_records
 from attnid.statistics import equivalence, paired, power_law, sign_flip_p, t_interval
 from attnid.training import TrainingConfig, learning_rate_at
@@ -98,13 +100,13 @@ for key in ("data", "data_sha256", "torch", "device"):
     print(f"{key}: {', '.join(sorted({origin[key] for origin in origins}))}")
 for name, seeds in runs.items():
     print(f"{name:24}{len(seeds):3} seeds")
-assert all(len(runs[case]) >= 10 for case in CASES)
+assert all(len(runs[case]) >= 10 for case in PAPER_CASES)
 
 # %% [markdown]
-# The six cases in one picture, {numref}`fig-four-cases`, as the paper draws its four.
+# The first four of the six cases in one picture, {numref}`fig-four-cases`, as the paper draws them.
 
 # %% tags=["claim-four-cases", "claim-fig-2"] mystnb={"image": {"alt": "A grid of small plots, a row for each of four cases. SGD keeps beta and tau near where they start and rho near 1e-5; AdamW lets beta and tau of every layer wander, rho near 0.03; rebalancing makes beta fall to zero every 200 steps and keeps tau near zero. The losses of AdamW with and without rebalancing look alike."}, "figure": {"caption": "The paper's Figure 2 from our records: every head of every seed (thin), and the median of each layer (thick). Dashed: $1/(2H)$. Only the first four of the six cases are shown.", "name": "fig-four-cases"}}
-paper_cases = {CASES[case].title: runs[case] for case in ("sgd", "sgd-decay", "adamw", "rebalanced")}
+paper_cases = {PAPER_CASES[case].title: runs[case] for case in ("sgd", "sgd-decay", "adamw", "rebalanced")}
 figures.four_cases(paper_cases, 1 / (2 * H))
 
 # %% [markdown]
@@ -155,7 +157,7 @@ assert kept["sgd", "joint_beta"].high < 0.05 < 1 < kept["adamw", "joint_beta"].l
 # By {prf:ref}`lem-decay` the conserved matrix contracts by $\prod_t (1 - \eta_t \lambda)^2$. Biases do not decay, so the prediction is for what the weights carry.
 
 # %%
-settings = TrainingConfig(**laptop.training | CASES["sgd-decay"].training)
+settings = TrainingConfig(**laptop.training | PAPER_CASES["sgd-decay"].training)
 factor = np.prod([(1 - learning_rate_at(step, settings) * settings.weight_decay) ** 2 for step in range(runs["sgd-decay"][0].step[-1])])
 ratio = lambda case, name: {seed: float(np.median(r.heads[name][-1] / r.heads[name][0])) for seed, r in runs[case].items()}
 shrunk = t_interval([ratio("sgd-decay", "beta")[seed] / ratio("sgd", "beta")[seed] for seed in runs["sgd"]])
@@ -169,7 +171,7 @@ assert abs(shrunk.estimate - factor) < 0.01
 # stays *below* it in the mean: its steps avoid the null space more than a random direction would.
 
 # %%
-means = {case: summary(case, "rho", np.mean) for case in CASES}
+means = {case: summary(case, "rho", np.mean) for case in PAPER_CASES}
 for case, mean in means.items():
     largest = max(per_seed(case, "rho", np.max).values())
     print(f"{case:10} mean rho {mean}, largest after warm-up {largest:.3f}; 1/(2H) = {1 / (2 * H):.3f}")
@@ -195,7 +197,7 @@ print(f"first layer's minus the largest other: {t_interval(first)}, p = {sign_fl
 wider = paired({seed: values.mean() for seed, values in spread.items()}, {seed: np.ptp(r.heads["tau"][-1], 1).mean() for seed, r in runs["sgd"].items()})
 print(f"spread at the end, mean of layers, AdamW - SGD: {t_interval(wider)}, p = {sign_flip_p(wider):.3f}")
 assert t_interval(first).low > 0 and t_interval(wider).low > 0.5
-least = min(float(r.heads["mu"].min()) for case in CASES for r in runs[case].values())
+least = min(float(r.heads["mu"].min()) for case in PAPER_CASES for r in runs[case].values())
 print(f"least mu of all heads, steps, seeds and cases: {least:.3f}")
 last_mu = {case: {seed: float(r.heads["mu"][-1].mean()) for seed, r in runs[case].items()} for case in ("rebalanced", "adamw")}
 raised = t_interval(paired(last_mu["rebalanced"], last_mu["adamw"]))
@@ -209,7 +211,7 @@ assert least > 0.005 and raised.low > 0
 # interval that lies within it. We take 0.02 nats per character, about one per cent of the loss; the margin was fixed when one seed had been seen.
 
 # %% tags=["claim-control"]
-final = {case: {seed: record.final_loss for seed, record in runs[case].items()} for case in CASES}
+final = {case: {seed: record.final_loss for seed, record in runs[case].items()} for case in PAPER_CASES}
 rows = {}
 for case in ("rebalanced", "cleared", "moved"):
     differences = paired(final[case], final["adamw"])
@@ -256,7 +258,7 @@ assert t_interval(paired(size("adamw"), size("rebalanced"))).low > 0
 # ### 7. Bias gradients
 
 # %% tags=["claim-fig-3"] mystnb={"image": {"alt": "Four panels with three bands each over training: gradient norms of key weights near 1e-2, of query biases near 1e-3, of key biases near 1e-10 for SGD and 1e-9 for AdamW."}, "figure": {"caption": "The paper's Figure 3 from our records: gradient norms of a head's query and key biases, and of its key weights for scale. Lines are the medians of each seed, bands go from the least to the largest head.", "name": "fig-bias-gradients-in-training"}}
-for case in CASES:
+for case in PAPER_CASES:
     key = max(float((r.heads["gradient_b_K"] / r.heads["gradient_W_K"]).max()) for r in runs[case].values())
     query = min(float(np.median(r.heads["gradient_b_Q"] / r.heads["gradient_W_Q"])) for r in runs[case].values())
     assert key < 1e-5 and query > 1e-3, (case, key, query)
@@ -380,7 +382,7 @@ assert [np.abs(r.heads["joint_beta"][-1] / r.heads["joint_beta"][0] - 1).max() >
 # %%
 folder, cases = Path("results"), ("sgd", "sgd-decay", "adamw", "rebalanced")
 if torch.cuda.is_available():
-    own = {CASES[case].title: {0: run(Job("paper", case), folder, device="cuda")} for case in cases}
+    own = {PAPER_CASES[case].title: {0: run(Job("paper", case), folder, device="cuda")} for case in cases}
 else:
     print("no GPU here: nothing is trained")
 
@@ -423,11 +425,17 @@ if torch.cuda.is_available():
 # ## Exercises
 #
 # **1.** The envelope of the sawtooth decays along with the learning rate. Is the growth of $\beta$ between two rebalancings proportional to the rate?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# Nearly. The growth goes as the mean rate of the interval to a power just above one: about 1.06, and the interval over ten seeds lies between 1 and 1.1.
+# ```
 
 # %% tags=["hide-cell"]
 teeth = np.arange(400, 2000, 200) - 10  # just before each rebalancing, the first interval left out
 growth = {seed: np.array([r.heads["beta"][r.step == at].mean() for at in teeth]) for seed, r in runs["rebalanced"].items()}
-settings = TrainingConfig(**laptop.training | CASES["rebalanced"].training)
+settings = TrainingConfig(**laptop.training | PAPER_CASES["rebalanced"].training)
 rate = np.array([np.mean([learning_rate_at(step, settings) for step in range(at - 190, at)]) for at in teeth])
 power = t_interval([power_law(rate, values) for values in growth.values()])
 print(f"growth of beta between rebalancings goes as the mean rate to the power {power}")
@@ -435,6 +443,12 @@ assert 1 < power.low and power.high < 1.1  # nearly: slightly steeper
 
 # %% [markdown]
 # **2.** With $n$ seeds the smallest $p$ of a sign-flip test is $2/2^n$. How many seeds does a claim at $p < 0.01$ need, if all differences have one sign?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# Eight: $2/2^8 = 0.0078$ is the first that is below 0.01, and $2/2^7 = 0.0156$ is not.
+# ```
 
 # %% tags=["hide-cell"]
 least = next(n for n in range(2, 20) if 2 / 2 ** n < 0.01)
@@ -443,6 +457,12 @@ print(f"{least} seeds")
 
 # %% [markdown]
 # **3.** A margin of equivalence is a choice. What is the smallest one that the ten seeds of `rebalanced` would have supported at 5 %?
+#
+# ```{admonition} Answer
+# :class: dropdown
+#
+# The further end of the interval of the mean difference, 0.0052 nats per character: a quarter of the margin of 0.02 that was fixed beforehand.
+# ```
 
 # %% tags=["hide-cell"]
 differences, interval = rows["rebalanced - adamw"]

@@ -23,15 +23,15 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # A whole network
 #
-# *Assumed: a GPT in nanoGPT's shape {cite:p}`karpathy2022`, at generic weights; the circuits of {doc}`05_many_heads`, the biases of
-# {doc}`06_biases` and the rotations of {doc}`08_rotary_positions`. Nothing here is in the paper.*
+# *Assumed: a GPT in nanoGPT's shape {cite:p}`karpathy2022`, at {term}`generic` weights; the {term}`circuits <circuit>` of
+# {doc}`05_many_heads`, the biases of {doc}`06_biases` and the rotations of {doc}`08_rotary_positions`. Nothing here is in the paper.*
 #
 # *In the ledger:* {ref}`a whole network <ledger-network>`.
 #
 # ## The question
 #
-# The paper counts the idle directions of one attention layer whose inputs may be any vectors. In a network they may not. Inputs come
-# out of a norm, outputs go into a sum that other norms read, the first layer meets nothing but embeddings, and all that is ever seen
+# The paper counts the {term}`idle` directions of one attention layer whose inputs may be any vectors. In a network they may not. Inputs
+# come out of a norm, outputs go into a sum that other norms read, the first layer meets nothing but embeddings, and all that is ever seen
 # in the end are the probabilities of the next token. Each of these hides something. So: of the 10.7 million parameters of
 # nanoGPT's Shakespeare model, how many does the data see, and which of the paper's numbers does that change?
 
@@ -112,7 +112,7 @@ if "google.colab" in sys.modules:
 # adds them up by name. So the count is a lower bound of what is unidentified.
 # ```
 #
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-14-measured
 #
 # That there are *no further* directions we have not proved. It is measured: on every small network that we tried, the rank of the Jacobian of
@@ -333,7 +333,7 @@ figures.idle_by_cause(stacks)
 # **Tie the embeddings**, and rotations break, but only as far as the vocabulary holds the stream in place. {numref}`fig-14-rotations`
 # has the number of rotations left over: measured, as the nullity minus all other terms.
 
-# %% mystnb={"image": {"alt": "Free rotations against the number of tokens for a stream of six dimensions: with RMSNorm 10 at three tokens, falling to 0 at seven; with LayerNorm 8, 4, 1 and then 0. Horizontal lines at 15 and 10 show the numbers without tying. Measured points lie on the lines."}, "figure": {"caption": "Free rotations of a stream of $E = 6$ dimensions with tied embeddings, by formula (lines) and measured (marks). Pale: not tied.", "name": "fig-14-rotations"}}
+# %% mystnb={"image": {"alt": "Free rotations against the number of tokens for a stream of six dimensions: with RMSNorm 10 at three tokens, falling to 0 at seven; with LayerNorm 8, 4, 1 and then 0. Horizontal lines at 15 and 10 show the numbers without tying. Measured points lie on the lines."}, "figure": {"caption": "Free rotations of a stream of $E = 6$ dimensions with tied embeddings, by formula (lines) and measured (marks). Thin: not tied.", "name": "fig-14-rotations"}}
 base = GPTConfig(3, 7, n_layer=1, n_head=2, n_embd=6, mlp_width=2)
 sizes, others = list(range(3, 10)), {}
 formula = {norm: [] for norm in ("RMSNorm", "LayerNorm")}
@@ -388,7 +388,7 @@ assert never_met + E * (m - s) == plain.terms["inputs never met"]
 assert 6 * 2 * circuits == plain.terms["query-key maps"] + plain.terms["value-output maps"]
 
 # %% [markdown]
-# ```{prf:remark} departure from the paper
+# ```{prf:remark} Departure from the paper
 # :label: rem-14-paper
 #
 # The paper's $1 - 1/(2H)$ holds for each layer on its own. In nanoGPT's first layer a quarter of the query and key weights is idle, three times as much,

@@ -30,10 +30,11 @@ if "google.colab" in sys.modules:
 #
 # ## The question
 #
-# The paper counts idle numbers in layers that it draws up itself. People have published the layers of thousands of models, and each comes
-# with a small file, `config.json`, that says how wide, how many heads, how many groups, what turns and what is normalised. That is all a
-# count needs. So: of the attention weights that people train and store, how many can their models' functions see? And what did each change
-# of architecture since 2018, more heads, rotary positions, grouped queries, norms on queries and keys, latent attention, do to that number?
+# The paper counts {term}`idle` numbers in layers that it draws up itself. People have published the layers of thousands of models, and
+# each comes with a small file, `config.json`, that says how wide, how many heads, how many groups, what turns and what is normalised. That
+# is all a count needs. So: of the attention weights that people train and store, how many can their models' functions see? And what did
+# each change of architecture since 2018, more heads, {term}`rotary positions <rotary position>`, grouped queries, norms on queries and
+# keys, latent attention, do to that number?
 
 # %% [markdown]
 # ## The claim
@@ -51,8 +52,8 @@ if "google.colab" in sys.modules:
 # ```{prf:proposition} Normalised queries and keys
 # :label: prop-qk-norm
 #
-# Let $2 \le D \le E$, let $D$ be even, and let $R$ turn $D/2$ planes by distinct angles in $(0, \pi)$. At generic weights and gains of a layer with
-# $H$ query heads and $G$ key heads the score-null directions are spanned by
+# Let $2 \le D \le E$, let $D$ be even, and let $R$ turn $D/2$ planes by distinct angles in $(0, \pi)$. At {term}`generic` weights and
+# gains of a layer with $H$ query heads and $G$ key heads the score-null directions are spanned by
 #
 # 1. a factor on the $W_Q$ of one query head or the $W_K$ of one key head: $H + G$ directions;
 # 2. for each plane, a factor on its two entries of $g_Q$ and the inverse factor on those of $g_K$: $D/2$ directions.
@@ -199,6 +200,8 @@ print(count_latent(one).terms)
 
 # %% [markdown]
 # ## The check
+#
+# First the new counts against measured ranks, then every make of layer in the atlas.
 #
 # ### Latent attention
 #
@@ -455,4 +458,4 @@ assert gap > 1e6 and J.shape[1] - rank == 4 ** 2 + 2 * 2 * 2 ** 2 and 512 ** 2 =
 print("unidentified without the norm:", J.shape[1] - rank, "with it:", count_latent(plain).unidentified)
 
 # %% [markdown]
-# *Next:* {doc}`the calculator <../book/calculator>` counts a layer of your own; the {doc}`ledger <../book/ledger>` gathers what the book has checked.
+# *Next:* {doc}`16_real_checkpoints` takes the unidentified numbers out of a trained model. For a layer of your own there is {doc}`the calculator <../book/calculator>`.

@@ -154,6 +154,8 @@ assert (forward(layer, p, x) - forward(layer, canonical, x)).abs().max() < 1e-12
 # %% [markdown]
 # ## The check
 #
+# First one layer, by the rank of its Jacobian; then a published model, by what its file holds and what it puts out.
+#
 # ### A canonical layer has nothing left to lose
 #
 # Hold the numbers that the rule sets, and let only the others move. If canonical weights are coordinates, the Jacobian of the outputs in these others has full rank. `measure` counted the unidentified directions of the whole layer; this counts what is left of them, which must be none.

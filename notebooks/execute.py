@@ -1,7 +1,7 @@
 """Execute the .py notebooks and store their outputs in the .ipynb twins; the .py files are only read.
 
     python notebooks/execute.py          every chapter
-    python notebooks/execute.py 03 04    the chapters whose names begin so
+    python notebooks/execute.py 03 04    the chapters whose names begin so; 3 means 03
 """
 
 import hashlib
@@ -59,6 +59,7 @@ def execute(chapter, folder=NOTEBOOKS):
 
 
 def main(prefixes):
+    prefixes = [prefix.zfill(2) if prefix.isdecimal() else prefix for prefix in prefixes]   # 5 is 05, and not 50 to 59
     known = [c for c in chapters() if (NOTEBOOKS / f"{c}.py").exists()]
     for prefix in prefixes:
         if not any(c.startswith(prefix) for c in known):

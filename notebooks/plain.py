@@ -6,6 +6,7 @@ The twins are made from the .ipynb beside each .py, outputs included; nothing is
 """
 
 import re
+from collections import Counter
 from functools import cache
 
 import nbformat
@@ -13,7 +14,7 @@ from pybtex.database import parse_file
 
 from execute import write_whole
 from first_cell import repository
-from numbering import EQUATION, ROOT, TARGET, pages, resolve, targets, title
+from numbering import EQUATION, ROOT, TARGET, pages, pieces, resolve, targets, title
 
 FOLDER = ROOT / "book" / "colab"
 DIRECTIVE = re.compile(r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:-]+)\} *(?P<title>.*)$")
@@ -30,8 +31,20 @@ def address(page):
     return f"{url}/blob/{branch}/" + (f"book/colab/{page}.ipynb" if page.startswith("notebooks/") else f"{page}.md")
 
 
-def linked(text, there, here):
-    return text if there == here else f"[{text}]({address(there)})"
+def linked(text, there, here, anchor=""):
+    return text if there == here else f"[{text}]({address(there)}{anchor})"
+
+
+@cache
+def anchors(page):
+    """Label -> "#" and the spelling in which GitHub shows the heading that it names, of a Markdown page; GitHub gives a notebook none."""
+    text = "" if page.startswith("notebooks/") else pieces(page)[0][0]
+    seen, found = Counter(), {}
+    for label, heading in re.findall(r"(?:^\(([\w:-]+)\)=\s+)?^#+ (.+)$", text, re.MULTILINE):
+        spelling = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        found[label] = f"#{spelling}" + f"-{seen[spelling]}" * bool(seen[spelling])   # the second of a name ends in -1
+        seen[spelling] += 1
+    return found
 
 
 @cache
@@ -70,13 +83,13 @@ def role(found, page):
         there = target(goal)
         if not (words or there.text):
             raise ValueError(f"{name}={goal}: a reference to a place without a number needs its own words")
-        return linked(words or there.text, there.page, page)
+        return linked(words or there.text, there.page, page, anchors(there.page).get(goal, ""))
     if name == "doc":
         return linked(words or title(resolve(page, goal)), resolve(page, goal), page)
     if name in ("cite:t", "cite:p"):
         return ", ".join(cited(key.strip(), name == "cite:p") for key in goal.split(","))
     if name == "term":
-        return linked(words or goal, "book/glossary", page)
+        return words or goal   # GitHub shows the glossary as a block of code
     raise ValueError(f"role={name}: no plain form of it is known")
 
 

@@ -5,14 +5,11 @@ import re
 from functools import cache
 from importlib.resources import files
 
-import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 
 import browser
 import frame
 import pages
-from attnid.figures.style import COLOURS, LINES
 
 PAGES = ["book/intro", *(page for part in frame.contents().values() for page in part)]
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
@@ -210,20 +207,45 @@ def prose(chapter):
     return " ".join(" ".join("".join(cell["source"]).split()) for cell in cells if cell["cell_type"] == "markdown").lower()
 
 
+@cache
+def glossary():
+    """Term -> what the glossary says of it."""
+    return dict(re.findall(r"^(\w[\w -]*)\n((?:  .*\n)+)", (browser.ROOT / "book" / "glossary.md").read_text(), re.M))
+
+
+def linked_terms(chapter):
+    """The terms that a chapter links to the glossary, in its order."""
+    return [(found[2] or found[1]).lower() for found in re.finditer(r"\{term\}`([^`<]+?)(?: <([^`>]+)>)?`", prose(chapter))]
+
+
 def test_the_glossary_leads_to_the_first_use_of_each_term():
-    glossary = (browser.ROOT / "book" / "glossary.md").read_text()
-    entries = re.findall(r"^(\w[\w -]*)\n((?:  .*\n)+)", glossary, re.M)
-    assert len(entries) > 20 and [term.lower() for term, _ in entries] == sorted(term.lower() for term, _ in entries)
+    terms = [term.lower() for term in glossary()]
+    assert len(terms) > 30 and terms == sorted(terms)
     chapters = [page for page in PAGES if page.startswith("notebooks/")]
-    for term, text in entries:
+    for term, text in glossary().items():
         stem = re.sub("x$", "", term.lower())   # matrix, matrices
-        first = next(chapter for chapter in chapters if stem in prose(chapter))
+        uses = re.compile(rf"(?<![\\\w]){stem}" + r"\b" * (len(stem) < 5))   # no letter of a formula, no part of a word
+        first = next(chapter for chapter in chapters if uses.search(prose(chapter)))
         assert re.search(r"First in \{doc\}`chapter \d+ <\.\./(\S+)>`", text)[1] == first, term
+        assert term.lower() in linked_terms(first), f"{first} introduces {term} without a link to it"
+
+
+@pytest.mark.parametrize("chapter", [page for page in PAGES if page.startswith("notebooks/")])
+def test_a_chapter_links_a_term_of_the_glossary_once(chapter):
+    terms = linked_terms(chapter)
+    assert len(terms) == len(set(terms)) and set(terms) <= {term.lower() for term in glossary()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_heading_stands_on_another(site, page):
+    headings = pages.soup(site / f"{page}.html").select("article :is(h1, h2, h3, h4, h5, h6)")
+    bare = [h.get_text() for h in headings if (after := h.find_next_sibling()) is None or after.name == "section" or after.name in ("h2", "h3")]
+    assert bare == []
 
 
 def test_the_citation_is_that_of_the_readme():
     block = re.compile(r"```bibtex\n(.*?)```", re.S)
-    cited = [block.search((browser.ROOT / name).read_text())[1] for name in ("README.md", "book/contents.md")]
+    cited = [block.search((browser.ROOT / name).read_text())[1] for name in ("README.md", "book/intro.md")]
     assert cited[0] == cited[1]
 
 
@@ -329,35 +351,3 @@ def test_the_calculator_s_links_lead_to_chapters(calculator, site):
     chapters = set(re.findall(r'"(\d\d_\w+)"', source))
     assert len(chapters) >= 3
     assert [chapter for chapter in chapters if not (site / "notebooks" / f"{chapter}.html").exists()] == []
-
-
-# the colours of figures, as people with colour-vision deficiencies see them
-
-SEEN_AS = {  # Machado, Oliveira and Fernandes 2009, severity 1, in linear RGB
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
-    "full colour vision": np.eye(3),
-}
-TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-
-
-def linear(colour):
-    rgb = np.array(to_rgb(colour))
-    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-
-
-def lab(rgb):
-    """CIELAB of linear RGB; one unit is about the least difference that is seen side by side."""
-    f = np.cbrt(TO_XYZ @ np.clip(rgb, 0, 1) / TO_XYZ.sum(1))
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
-
-
-@pytest.mark.parametrize("vision", SEEN_AS)
-def test_colours_of_figures_are_told_apart(vision):
-    seen = [lab(np.array(SEEN_AS[vision]) @ linear(colour)) for colour in COLOURS]
-    assert min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]) > 15
-
-
-def test_every_colour_has_a_line_style_of_its_own():
-    assert len(set(map(str, LINES))) == len(LINES) >= len(COLOURS) == len(set(COLOURS))

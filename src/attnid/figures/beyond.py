@@ -114,3 +114,18 @@ def gauges(rows):
     ax.set_yticks(at, rows)
     ax.legend(loc="upper right")
     return figure
+
+
+def heads_and_loss(losses):
+    """Chapter 17: final losses by number of heads, H -> (n,), one dot for each seed, and the mean of each; the identified share stands above."""
+    figure, ax = new_figure(figsize=(7.0, 3.6))
+    for heads, values in losses.items():
+        ax.plot([heads] * len(values), values, "o", ms=3.5, color=GREY)
+    ax.plot(list(losses), [sum(values) / len(values) for values in losses.values()], "D", color=COLOURS[0], linestyle=LINES[0], ms=6)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(list(losses), list(losses))
+    ax.set(xlabel="heads, $H$", ylabel="validation loss, nats per character")
+    above = ax.secondary_xaxis("top")
+    above.set_xticks(list(losses), [f"{1 - 1 / (2 * heads):.3g}" for heads in losses])
+    above.set_xlabel("identified share, $1 - 1/(2H)$")
+    return figure
