@@ -36,8 +36,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## The claim
 #
-# A choice among weights of the same function is a **gauge**. Fix it by a rule, and nothing free is left. We write $K_h$, $Q_h$, $V_h$ for the maps $W_K^h, W_Q^h \in \mathbb{R}^{D \times E}$ and $W_V^h \in \mathbb{R}^{C \times E}$ of head $h$.
-# For each head choose $D$ columns $S_h$ and $C$ columns $T_h$, and call weights **canonical**, here in identity-block form, if
+# A choice among weights of the same function is a {term}`gauge`. Fix it by a rule, and nothing free is left. We write $K_h$, $Q_h$, $V_h$ for the maps $W_K^h, W_Q^h \in \mathbb{R}^{D \times E}$ and $W_V^h \in \mathbb{R}^{C \times E}$ of head $h$.
+# For each head choose $D$ columns $S_h$ and $C$ columns $T_h$, and call weights **canonical**, here in {term}`identity-block form`, if
 #
 # $$
 # K_h[:, S_h] = I, \qquad V_h[:, T_h] = I, \qquad b_K = 0, \qquad b_V = 0 .
@@ -282,7 +282,7 @@ assert partners(original) == [n + 1 - 2 * (n % 2) for n in range(24)]
 print("sentences:", len(sentences), "numbers in an embedding:", original.shape[1])
 
 # %% [markdown]
-# The nearest neighbour of each of the 24 sentences is its partner; so this is a model that works. Now write it to a file in canonical form, `python -m attnid reduce FOLDER OUT --form identity` from a shell, and in balanced form, and read these files with `transformers` like any other.
+# The nearest neighbour of each of the 24 sentences is its partner; so this is a model that works. Now write it to a file in canonical form, `python -m attnid reduce FOLDER OUT --form identity` from a shell, and in {term}`balanced` form, and read these files with `transformers` like any other.
 
 # %% tags=["claim-minilm"]
 folder = tempfile.TemporaryDirectory()
