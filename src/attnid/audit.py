@@ -3,6 +3,7 @@
 import torch
 
 from . import architectures
+from .checks import require_finite
 from .isotypes import isotypes
 from .layouts import read_layer
 from .model_files import open_model
@@ -18,20 +19,33 @@ def audit(path):
     Each layer has one entry for each head of keys, with the queries that share it. With P and K the Gram matrices W W^T of the
     queries' and the keys' maps, biases as one more column: beta = ||P - K||_F, imbalance = beta / (||P||_F + ||K||_F), tau =
     trace(P - K), mu = lambda_min(P) + lambda_min(K), which are None where queries and keys are normalised; and the condition
-    numbers of W_K^T W_Q and W_O W_V, None where the rank is below the head's width. Where heads turn, it is what commutes with the
-    rotations that counts. `idle_key_biases` and `foldable_value_biases` have how many there are and the largest of them, and
+    numbers of W_K^T W_Q and W_O W_V, None where the rank is below the head's width. Where heads turn, only what commutes with the
+    rotations counts: the blocks of P and K over coordinates that turn alike, of which mu takes the least sum. `idle_key_biases` and `foldable_value_biases` have how many there are and the largest of them, and
     `unidentified` and `terms` are as in `count`. Source: section 5.1 of the paper, Lemma 4.6 and Fact 4.7.
     """
     model = open_model(path)
     whole = architectures.report(model.architecture)
-    layers = [{"layer": number, "kind": kind} | audit_layer(attention, read_layer(model.layout, attention, model.layer(number)))
+    layers = [{"layer": number, "kind": kind} | _audit_numbered(model, number, attention)
               for number, (kind, attention) in enumerate(model.architecture.layers)]
     return {key: whole[key] for key in ("name", "model_type", "notes", "total")} | {"layers": layers}
 
 
+def _audit_numbered(model, number, attention):
+    tensors = model.layer(number)
+    try:
+        return audit_layer(attention, read_layer(model.layout, attention, tensors))
+    except ValueError as error:
+        raise ValueError(f"layer {number}: {error}") from None
+
+
 def audit_layer(attention, parameters):
-    """The account of one layer, from its parameters by the names of `Attention.shapes`; gains of queries and keys may be left out."""
+    """The account of one layer, from its parameters by the names of `Attention.shapes`; gains of queries and keys may be left out.
+
+    ValueError naming a parameter that is not finite.
+    """
     p = {name: tensor.detach().double() for name, tensor in parameters.items()}
+    for name, tensor in p.items():
+        require_finite(name, tensor)
     columns = {"condition_value_output": _conditions(value_blocks(attention), *_factors(attention, p, ("W_V",), ("W_O",)))}
     if attention.qk_norm is None:
         columns["condition_query_key"] = _conditions(isotypes(attention), *_factors(attention, p, ("W_K",), ("W_Q",)))

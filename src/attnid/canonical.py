@@ -21,9 +21,9 @@ FORMS = ("balanced", "identity", "identity-unpivoted")
 class Reduction:
     """A layer in canonical form.
 
-    parameters: as `Attention.shapes` has them, float64. fixed: how many numbers the form took away, as many as the count has
-    unidentified ones unless heads were left. condition: circuit -> (G,), the condition number of each S. left: circuit -> (G,),
-    true where a product has rank below the head's width, which determines no S; such a head stays as it was.
+    parameters: as `Attention.shapes` has them, float64. fixed: how many numbers the form took away. condition: circuit -> (G,), the
+    condition number of each S, 1 where there is none. left: circuit -> (G,), true where the weights determine no S, because a factor
+    that the form looks at has rank below the head's width, as that of a head wider than the embedding has; it stays as it was.
     """
 
     parameters: dict
@@ -40,6 +40,10 @@ def reduce_layer(attention, parameters, form="balanced"):
     as its head is wide are those of the identity, chosen by QR with column pivoting of an orthonormal basis of its rows, so that
     equal functions get equal weights) or "identity-unpivoted" (the first columns).
     Rotary heads change within what commutes with the rotations; normalised queries and keys stay as they are.
+
+    Of generic weights `fixed` is the count's number of unidentified ones if inputs are free, queries and keys not normalised, and
+    no set of coordinates that turn alike (`isotypes`, or a whole value head) is larger than the embedding. Then the only term left
+    over is "value bias" where there is no output bias to take it in.
 
     Raises ValueError for another form, and naming the parameter that is missing, unknown, misshapen or not finite.
     Source: Lemmas 4.1, 4.2 and 4.6, Fact 4.7, Prop. 4.8 and section 5.2.2 of the paper.
@@ -127,7 +131,15 @@ def _move(attention, result, circuit, blocks, shared, reading, form):
     result.fixed += int((~left).sum()) * sum(block.size ** 2 * (2 if block.complex else 1) for block in blocks)
 
 
+def _no_move(A):
+    G, d, _ = A.shape
+    one = torch.eye(d, dtype=A.dtype).expand(G, d, d)
+    return one, one, None, torch.zeros(G, d, dtype=torch.float64)
+
+
 def _balanced(A, B):
+    if A.shape[-2] > A.shape[-1]:
+        return _no_move(A)
     _, _, S, dual, scales = balance(A, B)
     return S, dual, None, scales
 
@@ -135,7 +147,7 @@ def _balanced(A, B):
 def _identity(A, B, *, pivoted=True):
     G, d, n = A.shape
     if d > n:
-        return (*(torch.eye(d, dtype=A.dtype).expand(G, d, d),) * 2, None, torch.zeros(G, d, dtype=torch.float64))
+        return _no_move(A)
     columns = torch.stack([_pivots(head) for head in A]) if pivoted else torch.arange(d).expand(G, d)
     T = A.gather(-1, columns[:, None, :].expand(G, d, d))  # S^{-1}
     scales = torch.linalg.svdvals(T)

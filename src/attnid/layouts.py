@@ -55,11 +55,13 @@ class Layout:
         sizes = {name: (out, a.E) for name, out in rows.items()} | {self.output: (a.E, a.H * a.C)}
         shapes = {f"{name}.weight": size[::-1] if self.transposed else size for name, size in sizes.items()}
         shapes |= {f"{name}.bias": size[:1] for name, size in sizes.items() if set(letters[name]) <= set(a.bias)}
+        if a.qk_norm:
+            gains = (a.D, a.D) if a.qk_norm == "head_gain" else (a.H * a.D, a.G * a.D)
+            shapes |= {f"{name}_norm.weight": (size,) for name, size in zip("qk", gains)}
         return shapes | ({"sinks": (a.H,)} if a.score == "sink" else {})
 
 
-LLAMA = Layout(("model.", "", "language_model.model.", "model.language_model."), "layers.{}.self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj",
-               rest=("q_norm.weight", "k_norm.weight"))
+LLAMA = Layout(("model.", "", "language_model.model.", "model.language_model."), "layers.{}.self_attn", ("q_proj", "k_proj", "v_proj"), "o_proj")
 FUSED = {"arrange": by_group, "maps": ("query_key_value",), "output": "dense"}
 
 LAYOUTS = dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "olmo2", "gpt_oss"), LLAMA) | {
@@ -124,4 +126,4 @@ def _order(attention):
 
 
 def _reordered(attention, name, view, order):
-    return view.index_select(-1 if name[0] == "b" else -2, torch.tensor(order)) if name[2:] in ("Q", "K") else view
+    return view.index_select(-1 if name[0] == "b" else -2, torch.tensor(order)) if name[2:] in ("Q", "K") else view.clone()

@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 from pathlib import Path
+from zipfile import is_zipfile
 
 import torch
 
@@ -26,9 +27,12 @@ def open_model(path):
     with some tensors changed. FileNotFoundError where nothing is there; ValueError naming what is missing, damaged, quantised,
     pickled only, or not laid out here.
     """
+    require(isinstance(path, (str, os.PathLike)), "path", path, "must be a string or a path")
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"path={str(path)!r}: there is no such file or folder")
+    whole = path.is_dir() or path.suffix not in (".safetensors", ".json") or is_zipfile(path)
+    require(whole, "path", str(path), "is one file of a model: give the folder that holds it, with its config.json")
     return Folder(path) if path.is_dir() else NanoGPT(path)
 
 
@@ -64,7 +68,7 @@ class _Model:
 
     def check_free(self, out):
         """ValueError where something is at `out`, or where its folder is not there."""
-        require(not os.path.lexists(out), "out", os.fspath(out), "is there already, and nothing is overwritten")
+        require(not os.path.lexists(Path(out)), "out", os.fspath(out), "is there already, and nothing is overwritten")
         require(Path(out).absolute().parent.is_dir(), "out", os.fspath(out), "the folder that it should lie in is not there")
 
 
@@ -82,8 +86,8 @@ class Folder(_Model):
         self._describe(read_architecture(path))
 
     def _files(self):
-        # file -> names of the tensors in it
-        if (self.path / INDEX).is_file():
+        # file -> names of the tensors in it; transformers too looks for a single file first
+        if (self.path / INDEX).is_file() and not (self.path / SINGLE).is_file():
             listed = read_json(self.path / INDEX).get("weight_map")
             good = isinstance(listed, dict) and listed and all(isinstance(f, str) and Path(f).name == f for f in listed.values())
             require(good, "weight_map", type(listed).__name__, f"of {INDEX} must map each tensor to a file beside it")
@@ -124,23 +128,33 @@ class Folder(_Model):
         require(not Path(out).resolve().is_relative_to(self.path.resolve()), "out", str(out), "lies inside the model that is read")
 
     def write(self, out, changed):
-        """Write the folder to `out` with the changed tensors, name -> tensor, and all its other files but weights of other formats.
+        """Write the folder to `out` with the changed tensors, name -> tensor, and its other files, but not the same weights in other files.
 
         Returns notes on what was left out. Errors as for check_free.
         """
         self.check_free(out)
         out = Path(out)
-        left_out = sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if _is_other(p) and str(p.relative_to(self.path)) not in self.files)
+        others = {str(p.relative_to(self.path)): p for p in sorted(self.path.rglob("*")) if p.is_symlink() or not p.is_dir()}
+        left_out = [name for name, p in others.items() if name not in self.files and self._is_stale(p)]
         draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
         try:
-            shutil.copytree(self.path, draft, ignore=lambda folder, names: [n for n in names if _is_other(Path(folder, n))])
+            draft.mkdir()
+            for name in others.keys() - self.files.keys() - set(left_out):
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(others[name], draft / name)
             for file in self.files:
                 self._write_file(draft / file, file, changed)
             os.rename(draft, out)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        return [f"left out, as it still holds the old weights: {name}" for name in left_out]
+        return [f"left out, as it may hold the old weights: {name}" for name in left_out]
+
+    def _is_stale(self, path):
+        # weights in a folder with a configuration of its own are another module's
+        module = path.parent != self.path and path.suffix != ".onnx" and (path.parent / "config.json").is_file()
+        unread = SINGLE in self.files and path == self.path / INDEX
+        return path.suffix in OTHER_WEIGHTS and not module or unread or path.is_symlink() and path.is_dir()
 
     def _write_file(self, path, file, changed):
         from safetensors.torch import save_file
@@ -174,7 +188,3 @@ class NanoGPT(_Model):
         torch.save({key: value for key, value in self.checkpoint.items() if key != "optimizer"} | {"model": weights}, buffer)
         write_whole(out, buffer.getvalue())
         return ["left out, as it belongs to the old weights: optimizer"] if "optimizer" in self.checkpoint else []
-
-
-def _is_other(path):
-    return path.is_file() and path.suffix in OTHER_WEIGHTS

@@ -6,7 +6,7 @@ import torch
 
 from .attention import forward, random_inputs
 from .canonical import FORMS, reduce_layer
-from .checks import is_finite, require, require_finite
+from .checks import is_finite, require
 from .layouts import read_layer, write_layer
 from .model_files import open_model
 
@@ -47,7 +47,7 @@ def _reduce_layer(model, number, attention, form, tolerance):
         write_layer(model.layout, attention, tensors, reduction.parameters)
         new = read_layer(model.layout, attention, tensors) | gains
         for name, tensor in new.items():
-            require_finite(name, tensor)
+            require(bool(torch.isfinite(tensor).all()), name, tensor.dtype, "cannot hold the new weights, which are too large for it")
         change = output_change(attention, old, new)
         bound = tolerance or max(TOLERANCES[tensor.dtype] for name, tensor in new.items() if name not in gains)
         require(change <= bound, "tolerance", bound, f"the outputs would change by {change:.2g} of the largest; nothing is written")
@@ -60,13 +60,15 @@ def _reduce_layer(model, number, attention, form, tolerance):
 
 
 def output_change(attention, old, new, *, tokens=64, seed=0):
-    """The largest change of a layer's outputs from old to new parameters, relative to the largest output, at random normal tokens.
+    """The largest change of a layer's outputs from old to new parameters, relative to the largest output, at random normal tokens;
+    0 where all outputs are.
 
     Caps on the scores are left off, which would hide changes."""
     attention = replace(attention, score="softmax") if attention.score == "softcap" else attention
     x = random_inputs(attention, 1, tokens, seed)
     before, after = (forward(attention, {name: tensor.double() for name, tensor in p.items()}, x) for p in (old, new))
-    return ((after - before).abs().max() / before.abs().max()).item()
+    largest = before.abs().max().clamp_min(torch.finfo(before.dtype).tiny)
+    return ((after - before).abs().max() / largest).item()
 
 
 def table(report):
