@@ -1,7 +1,7 @@
 # make book       the book as HTML, each notebook executed afresh; nothing is re-executed while nothing has changed
 # make test       everything the CI runs
 # make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY="3 04" for some of them), and make their plain twins for Colab
-# make results    train whatever records of the preset laptop are missing (two cores, two hours when all are); make notebooks ONLY=13 draws from them
+# make results    train whatever records of chapters 13 and 17 are missing (two cores, four hours when all are); make notebooks ONLY="13 17" draws from them
 # make pdf        the book as one PDF, printed by a Chromium
 # make serve      show the built book on http://localhost:8000
 # make bench      the benchmarks of the package (about two minutes)
@@ -31,6 +31,9 @@ results: .venv/ready
 	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 10 --cases sgd sgd-decay adamw rebalanced cleared moved
 	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 6 --cases sgd --rates 0.5 0.25 0.125 0.0625
 	$(VENV)/python -m attnid sweep --preset laptop --workers 2 --seeds 2 --cases sgd --rates 0.5 0.25 0.125 0.0625 --precision float64
+	$(VENV)/python -m attnid sweep --preset comparison --workers 2 --seeds 10 --cases adamw canonical spent factored
+	$(VENV)/python -m attnid sweep --preset comparison --workers 2 --seeds 5 --cases heads-1 heads-2 heads-8 heads-16 heads-32
+	$(VENV)/python -m attnid sweep --preset comparison --workers 2 --seeds 3 --cases adamw canonical factored heads-1 heads-16 --rates 0.002
 
 pdf: .venv/ready
 	$(VENV)/python book/pdf.py

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 ROOT = Path(__file__).resolve().parent.parent
-EXECUTED_WITH = ("src", "requirements.txt", "notebooks/results/laptop")   # what a notebook's outputs depend on besides its cells
+EXECUTED_WITH = ("src", "requirements.txt", *(f"notebooks/results/{preset}" for preset in ("laptop", "comparison")))   # what outputs depend on
 
 
 def files(path):

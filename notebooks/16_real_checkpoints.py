@@ -586,4 +586,4 @@ print("planes with a column (1, 0):", pinned, "of 4")
 folder.cleanup()
 
 # %% [markdown]
-# *Next:* {doc}`the calculator <../book/calculator>` counts a layer of your own; the {doc}`ledger <../book/ledger>` gathers what the book has checked.
+# *Next:* {doc}`17_does_identification_matter` asks whether any of this makes models better. For a layer of your own there is {doc}`the calculator <../book/calculator>`.

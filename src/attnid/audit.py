@@ -20,8 +20,9 @@ def audit(path):
     queries' and the keys' maps, biases as one more column: beta = ||P - K||_F, imbalance = beta / (||P||_F + ||K||_F), tau =
     trace(P - K), mu = lambda_min(P) + lambda_min(K), which are None where queries and keys are normalised; and the condition
     numbers of W_K^T W_Q and W_O W_V, None where the rank is below the head's width. Where heads turn, only what commutes with the
-    rotations counts: the blocks of P and K over coordinates that turn alike, of which mu takes the least sum. `idle_key_biases` and `foldable_value_biases` have how many there are and the largest of them, and
-    `unidentified` and `terms` are as in `count`. Source: section 5.1 of the paper, Lemma 4.6 and Fact 4.7.
+    rotations counts: the blocks of P and K over coordinates that turn alike, of which mu takes the least sum. `idle_key_biases` and
+    `foldable_value_biases` have how many there are and the largest of them, and `unidentified` and `terms` are as in `count`.
+    Source: section 5.1 of the paper, Lemma 4.6 and Fact 4.7.
     """
     model = open_model(path)
     whole = architectures.report(model.architecture)

@@ -269,3 +269,22 @@ def rounding_of_gauges(sigma=0.1):
     best = error(turn @ (U * s.sqrt()).mT, turn @ (s.sqrt()[:, None] * Vh))
     assert float(best) < 0.99 * float(error(K, Q))
     return {"identity": max(deviation(mean, error(K, Q)), deviation(best, (2 * sigma ** 2 + sigma ** 4) * s.sum() ** 2 / 2))}
+
+
+def idle_parameters_steer():
+    """The velocity of M = W_K^T W_Q under gradient flow, with plain, canonical and factored parameters, by formula and by differentiation."""
+    E, D = 8, 3
+    C, Q, K = normal(E, E), normal(D, E, seed=1), torch.cat((torch.eye(D, dtype=torch.float64), normal(D, E - D, seed=2)), 1)
+    loss = lambda M: (C * M).sin().sum()
+
+    def velocity(product, *parameters):
+        gradient = torch.func.grad(lambda p: loss(product(*p)))(parameters)
+        return torch.func.jvp(product, parameters, tuple(-g for g in gradient))[1]
+
+    G, P, R, zero = torch.func.grad(loss)(K.mT @ Q), K.mT @ K, Q.mT @ Q, torch.zeros(D, D, dtype=torch.float64)
+    outside = (torch.arange(E) >= D).double()[:, None]
+    pairs = ((velocity(lambda K, Q: K.mT @ Q, K, Q), -(P @ G + G @ R)),
+             (velocity(lambda X, Q: torch.cat((K[:, :D], X), 1).mT @ Q, K[:, D:], Q), -(P @ G + outside * (G @ R))),
+             (velocity(lambda A, B, K, Q: (K + A @ K).mT @ (Q + B @ Q), zero, zero, K, Q), -(P @ G @ R * 2 + P @ G + G @ R)))
+    assert all(float((G * found).sum()) < 0 for found, _ in pairs)
+    return {"identity": max(deviation(found, formula) for found, formula in pairs)}

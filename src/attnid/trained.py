@@ -1,6 +1,7 @@
 """What the records of training runs say, for the ledger: each check returns the sentences that the records contradict, by their names.
 
-The records of the preset `laptop` lie in a checkout's notebooks/results. Chapter 13 shows the numbers and their intervals.
+The records of the presets `laptop` and `comparison` lie in a checkout's notebooks/results. Chapters 13 and 17 show the numbers and their
+intervals.
 """
 
 from functools import lru_cache
@@ -14,6 +15,7 @@ from .statistics import equivalence, paired, power_law, t_interval
 from .training import TrainingConfig, learning_rate_at
 
 LAPTOP = Path(__file__).resolve().parents[2] / "notebooks" / "results" / "laptop"
+COMPARISON = LAPTOP.with_name("comparison")
 MARGIN = 0.02  # nats per character: a smaller difference of the final loss is none
 
 
@@ -130,3 +132,31 @@ def control():
         "loss, moved": difference_to_adamw("moved").p < 0.01,
         "beta grows, cleared": mean_of("cleared", "joint_beta", relative_change).low > 1,
     })
+
+
+@lru_cache
+def compared():
+    """Final losses of the preset `comparison`, {run: {seed: loss}}."""
+    return {run: {seed: record.final_loss for seed, record in seeds.items()} for run, seeds in read_records(COMPARISON).items()}
+
+
+def loss_per_doubling():
+    """The slope of the final loss in log2 H, by least squares over 1 to 32 heads, one for each seed."""
+    heads = {1: "heads-1", 2: "heads-2", 4: "adamw", 8: "heads-8", 16: "heads-16", 32: "heads-32"}
+    return [np.polyfit(np.log2(list(heads)), [compared()[run][seed] for run in heads.values()], 1)[0] for seed in compared()["heads-1"]]
+
+
+def hypothesis():
+    """Sections 1 and 6: whether the final loss falls where fewer parameters are idle, by the recipe of `adamw`, paired by seed."""
+    against = lambda run: paired(compared()[run], compared()["adamw"])
+    doubled = lambda run: t_interval(paired(compared()[f"{run}-rate-0.002"], compared()["adamw-rate-0.002"]))
+    return contradicted({
+        "ten seeds each": all(len(compared()[run]) >= 10 for run in ("adamw", "canonical", "spent", "factored")),
+        "no idle parameters: the same loss": equivalence(against("canonical"), MARGIN).p < 0.01,
+        "spent elsewhere: the same loss": equivalence(against("spent"), MARGIN).p < 0.01,
+        "more idle parameters: no worse": t_interval(against("factored")).high < 0,
+        "more heads: no better": t_interval(loss_per_doubling()).low > 0,
+        "another rate: no difference seen": doubled("factored").low < 0 < doubled("factored").high,
+        "another rate: four heads are better": doubled("heads-1").low > 0 and doubled("heads-16").low > 0,
+    })
+
