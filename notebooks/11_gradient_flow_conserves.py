@@ -34,7 +34,7 @@ if "google.colab" in sys.modules:
 # A head does not show which of the many pairs $(S W_Q, S^{-\top} W_K)$ it holds. The loss cannot prefer one to another, and so its
 # gradient never points from one to another. Yet training ends at *one* of them. Which, and who chose it? Under {term}`gradient flow` the
 # answer is that nobody did: a matrix of numbers fixed at initialisation is carried along unchanged. Under a real optimiser it is not, and
-# we would like gauges that say by how much.
+# we would like measures that say by how much.
 #
 # Throughout, one head has the {term}`Gram matrices <Gram matrix>` $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$, both $D \times D$. We call
 #
@@ -50,7 +50,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## The claim
 #
-# First gradient flow, then steps of finite size, then gauges for a step, and last what biases add.
+# First gradient flow, then steps of finite size, then measures of a step, and last what biases add.
 #
 # ### What the flow keeps
 #
@@ -179,7 +179,7 @@ if "google.colab" in sys.modules:
 #    $D/(2E)$. This is $1/(2H)$ when $D = E/H$.
 # ```
 #
-# In words this share is {term}`rho`. The other gauges look at the weights and not at the step: {term}`beta`, $\beta = \lVert \Delta
+# In words this share is {term}`rho`. The other measures look at the weights and not at the step: {term}`beta`, $\beta = \lVert \Delta
 # \rVert_F$, and {term}`tau`, $\tau = \operatorname{tr} \Delta = \lVert W_Q \rVert^2 - \lVert W_K \rVert^2$, both conserved by the flow, and
 # {term}`mu`, the $\mu$ above, which is positive exactly when $W_Q$ or $W_K$ has full rank $D$. Where $\mu = 0$, {prf:ref}`prop-deficient-rank` says how much
 # $\mathcal{N}$ has shrunk; $\rho$ is still a projection.
@@ -837,7 +837,7 @@ assert sum(respected.values()) == 5 and respected["signed permutation", "Adam"] 
 # momentum does so many times faster, and still in proportion to the rate; decay forgets them at a known pace; Adam changes them at any
 # rate.
 #
-# Three cautions about the gauges. A step with $\rho = 0$ is orthogonal to the null space *where it is taken*, and a sequence of such
+# Three cautions about the measures. A step with $\rho = 0$ is orthogonal to the null space *where it is taken*, and a sequence of such
 # steps can still move along an {term}`orbit`: {prf:ref}`prop-conserved-count` leaves $D(D-1)/2$ dimensions for it, and the last exercise
 # goes there. A step with $\rho = 1$ need not show in $\beta$ or $\tau$. And with biases all three must be computed from weights and biases
 # together; a $\rho$ or a drift of first order that comes from the weights alone may be an artefact of leaving $b_Q$ out.
