@@ -261,7 +261,7 @@ assert canonical_decay > decay(K, Q) > 2 * nuclear
 #
 # So these runs show no sign that identification improves a model; where they show a difference it has the other sign, or goes with the recipe. That is less of a surprise after {prf:ref}`prop-idle-steering`: idle parameters change how training moves, as a preconditioner or a step size does, and the effect of a step size is many times larger here. What taking them out does save is an eighth of the attention's parameters, at a loss that is the same within the margin.
 #
-# What these runs cannot say: they are of one size, one text and one recipe; 2,000 steps are short, and the rate is not the best for any of the models. Idle numbers are also treated unlike others in small ways: the factors' own numbers decay towards the identity, and held numbers do not decay at all. And at the size of today's models ({doc}`15_an_atlas`) the share in question is a few percent or less, so that any effect of it would be small.
+# What these runs cannot say: they are of one size, one text and one recipe; 2,000 steps are short, and the rate is not the best for any of the models that were tried at another. Idle numbers are also treated unlike others in small ways: the factors' own numbers decay towards the identity, and held numbers do not decay at all. And at the size of today's models ({doc}`15_an_atlas`) the share in question is a few percent or less, so that any effect of it would be small.
 # Of large models the hypothesis is neither shown nor refuted here.
 #
 # ```{prf:remark} Departure from the paper
