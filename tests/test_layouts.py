@@ -30,6 +30,16 @@ class Module:
         self.attention = dict(read_architecture(config).layers)[kind]
         self.layout = LAYOUTS[config["model_type"]]
         self.tensors = self._named(config["model_type"])
+        self._turn_exactly()
+
+    def _turn_exactly(self):
+        # transformers rounds the angles to float32
+        for cell in self.layer.call.__closure__ or ():
+            rotary = getattr(cell.cell_contents, "rotary_emb", cell.cell_contents)
+            if hasattr(rotary, "inv_freq"):
+                expected = torch.tensor(self.attention.rotary, dtype=torch.float64)
+                torch.testing.assert_close(rotary.inv_freq, expected, rtol=1e-6, atol=0)
+                rotary.inv_freq = expected
 
     def _named(self, family):
         own = {name.removeprefix("parts."): p.detach() for name, p in self.layer.named_parameters()}
