@@ -86,7 +86,7 @@ def versions():
 
 def records(folder=ROOT / "notebooks" / "results"):
     """The records of training runs, as a Markdown table: one row for all seeds with the same preset, case and provenance."""
-    from attnid.records import read_record
+    from attnid.training.records import read_record
     rows = Counter()
     for path in sorted(folder.rglob("seed-*.json.xz")):
         record = read_record(path)

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from attnid.claims import LEDGER
+from attnid.claims.ledger import LEDGER
 
 BOOK = Path(__file__).resolve().parent
 

@@ -53,7 +53,7 @@ if "google.colab" in sys.modules:
 import torch
 
 from attnid import Attention, count, figures, forward, generators, measure
-from attnid.jacobian import MIN_GAP
+from attnid.layer.measuring import MIN_GAP
 
 
 def one_head(W_Q, W_K, W_V, W_O, x):                      # x: (L, E)

@@ -126,10 +126,10 @@ import copy
 import torch
 
 from attnid import Attention, act_query_key, count, forward, generators, load_corpus, measure
-from attnid.attention import project, random_inputs, scores
+from attnid.layer.attention import project, random_inputs, scores
 from attnid.figures import damage_by_condition, weights_and_pattern
-from attnid.gpt import GPT, GPTConfig, head_weights, set_head_weights
-from attnid.training import TrainingConfig, evaluate, get_batch, train
+from attnid.network.gpt import GPT, GPTConfig, head_weights, set_head_weights
+from attnid.training.run import TrainingConfig, evaluate, get_batch, train
 
 # %% [markdown]
 # A random nonsingular $S$ of a chosen condition number $\kappa$ is a rotation, a scaling with singular values spread evenly (in

@@ -160,7 +160,7 @@ if "google.colab" in sys.modules:
 import torch
 
 from attnid import Attention, act_query_key, count, forward, generators, measure
-from attnid.attention import project, random_inputs, scores
+from attnid.layer.attention import project, random_inputs, scores
 from attnid.figures import straight_and_curved
 
 a = Attention(12, 3)

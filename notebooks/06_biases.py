@@ -133,7 +133,7 @@ from dataclasses import replace
 import torch
 
 from attnid import Attention, act_query_key, count, figures, forward, measure
-from attnid.attention import project, scores
+from attnid.layer.attention import project, scores
 
 
 def normal(seed, *shape):

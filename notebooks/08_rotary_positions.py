@@ -181,8 +181,8 @@ import math
 import torch
 
 from attnid import Attention, count, figures, generators, measure
-from attnid.attention import project, scores
-from attnid.isotypes import isotypes
+from attnid.layer.attention import project, scores
+from attnid.layer.rotation import isotypes
 
 
 def rotation(frequencies, D, offset=1):                   # R_offset, (D, D)

@@ -144,7 +144,7 @@ import math
 import torch
 
 from attnid import Attention, count, figures, forward, measure
-from attnid.gpt import GPT, GPTConfig
+from attnid.network.gpt import GPT, GPTConfig
 
 
 def g(eta):

@@ -316,9 +316,9 @@ from scipy.linalg import solve_sylvester
 from scipy.stats import beta as beta_distribution, kstest
 
 from attnid import Attention, figures, forward, head_metrics
-from attnid.attention import random_inputs
-from attnid.conservation import with_bias
-from attnid.training import TrainingConfig, learning_rate_at
+from attnid.layer.attention import random_inputs
+from attnid.layer.metrics import with_bias
+from attnid.training.run import TrainingConfig, learning_rate_at
 
 
 def normal(seed, *shape):

@@ -198,12 +198,12 @@ import tempfile
 import torch
 
 from attnid import Attention, act_query_key, figures, forward, head_metrics, measure, rebalance
-from attnid.attention import random_inputs
-from attnid.conservation import with_bias
-from attnid.data import load_corpus
-from attnid.experiments import Job, rebalance_model, run
-from attnid.gpt import GPT, GPTConfig, head_weights, query_key, set_head_weights
-from attnid.training import get_batch
+from attnid.layer.attention import random_inputs
+from attnid.layer.metrics import with_bias
+from attnid.training.data import load_corpus
+from attnid.training.experiments import Job, rebalance_model, run
+from attnid.network.gpt import GPT, GPTConfig, head_weights, query_key, set_head_weights
+from attnid.training.run import get_batch
 
 
 def balanced_pair(W_Q, W_K):

@@ -88,10 +88,10 @@ import numpy as np
 import torch
 
 from attnid import figures
-from attnid.experiments import PAPER_CASES, PRESETS, RATES, Job, run
-from attnid.records import read_records
-from attnid.statistics import equivalence, paired, power_law, sign_flip_p, t_interval
-from attnid.training import TrainingConfig, learning_rate_at
+from attnid.training.experiments import PAPER_CASES, PRESETS, RATES, Job, run
+from attnid.training.records import read_records
+from attnid.training.statistics import equivalence, paired, power_law, sign_flip_p, t_interval
+from attnid.training.run import TrainingConfig, learning_rate_at
 
 runs = read_records(Path("results") / "laptop")
 laptop, H = PRESETS["laptop"], PRESETS["laptop"].model["n_head"]

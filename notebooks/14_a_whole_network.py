@@ -186,7 +186,7 @@ from dataclasses import replace
 import torch
 
 from attnid import GPT, GPTConfig, count, figures, generators, measure
-from attnid.generators import flatten
+from attnid.layer.directions import flatten
 from attnid.network import Network, NullSpace, random_parameters
 
 small = GPTConfig(7, 5, n_layer=1, n_head=2, n_embd=4, mlp_width=4, bias=False, tied=False)

@@ -148,10 +148,10 @@ from dataclasses import replace
 import torch
 
 from attnid import Attention, count, figures, forward, measure
-from attnid.architectures import circuits, count_layer, load_atlas, read_architecture, table
-from attnid.attention import attend, project
-from attnid.jacobian import cut
-from attnid.latent import LatentAttention, count_latent, forward_latent
+from attnid.models.architectures import circuits, count_layer, load_atlas, read_architecture, table
+from attnid.layer.attention import attend, project
+from attnid.layer.measuring import cut
+from attnid.layer.latents import LatentAttention, count_latent, forward_latent
 
 llama = read_architecture({"model_type": "llama", "hidden_size": 8192, "num_attention_heads": 64,
                            "num_key_value_heads": 8, "num_hidden_layers": 80})

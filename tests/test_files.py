@@ -8,10 +8,10 @@ import torch
 from kills import kill_self, killed
 
 from attnid import files
-from attnid.data import load_corpus
+from attnid.training.data import load_corpus
 from attnid.files import Checkpoint, write_whole
-from attnid.gpt import GPT, GPTConfig
-from attnid.training import Run, TrainingConfig
+from attnid.network.gpt import GPT, GPTConfig
+from attnid.training.run import Run, TrainingConfig
 
 CORPUS = load_corpus("embedded")
 CONFIG = GPTConfig(len(CORPUS.vocabulary), 16, 1, 2, 8, dropout=0.1)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from attnid import __main__ as command
-from attnid.experiments import CASES, PRESETS, Job
-from attnid.records import read_record
+from attnid.training.experiments import CASES, PRESETS, Job
+from attnid.training.records import read_record
 
 PREFIX = "python -m attnid"
 
@@ -90,7 +90,7 @@ def test_help_begins_with_what_is_required(monkeypatch, capsys, name, first):
 
 
 def test_sweep_goes_seed_by_seed_and_tells_failure(monkeypatch, capsys, tmp_path):
-    from attnid import experiments
+    from attnid.training import experiments
     seen = []
     monkeypatch.setattr(experiments, "sweep", lambda jobs, folder, **options: seen.append((jobs, options)) or jobs[:1])
     status, *_ = call(monkeypatch, capsys, *"sweep --preset smoke --cases sgd adamw --seeds 2 --rates 0.5 0.25 --workers 3 --minutes 1".split())

@@ -3,7 +3,7 @@
 import torch
 
 import real_layers as real
-from attnid.layouts import LAYOUTS
+from attnid.models.layouts import LAYOUTS
 
 DECODERS = {"vocab_size": 30, "max_position_embeddings": 32}
 # id -> configuration, of every family whose weights are read

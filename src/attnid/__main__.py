@@ -54,7 +54,7 @@ def origin(record, path):
 
 def train_or_sweep(arguments):
     """Run what the arguments describe. Returns the exit status."""
-    from . import experiments
+    from .training import experiments
     options = {"device": arguments.device, "compiled": arguments.compile}
     if arguments.command == "train":
         job = experiments.Job(arguments.preset, arguments.case, arguments.seed, arguments.rate, arguments.precision)
@@ -77,7 +77,7 @@ def add_count(commands):
 
 def print_count(arguments):
     """The counts of a model's attention layers. Returns the exit status."""
-    from . import architectures
+    from .models import architectures
     architecture = architectures.read_architecture(arguments.config)
     print(json.dumps(architectures.report(architecture), indent=2) if arguments.json else architectures.table(architecture))
     return 0
@@ -109,7 +109,8 @@ def add_checkpoints(commands):
 
 def print_account(arguments):
     """The audit of a checkpoint, or what its reduction came to. Returns the exit status."""
-    from . import audit, reduction
+    from .models import auditing as audit
+    from .models import reduction
     if arguments.command == "audit":
         account, table = audit.audit(arguments.checkpoint), audit.table
     else:

@@ -8,12 +8,14 @@ import time
 
 import torch
 
-from . import experiments, jacobian
-from .attention import Attention, forward, random_inputs
-from .conservation import head_metrics
-from .data import load_corpus
-from .gpt import GPT, GPTConfig
-from .training import Run
+from .training import experiments
+
+from .layer import measuring as jacobian
+from .layer.attention import Attention, forward, random_inputs
+from .layer.metrics import head_metrics
+from .training.data import load_corpus
+from .network.gpt import GPT, GPTConfig
+from .training.run import Run
 
 ROUNDS = 3
 

@@ -3,7 +3,7 @@
     python tests/cases/nanogpt_20_steps.py path/to/nanoGPT      (a checkout, unchanged; needs attnid, runs on the CPU in seconds)
 
 train.py runs as it is, through runpy, on the embedded corpus. Three things are put in its way: its model starts from the weights
-of attnid.gpt.GPT(config, seed), torch.randint draws the places that attnid.training.get_batch draws, and for "sgd" torch.optim.SGD
+of attnid.network.gpt.GPT(config, seed), torch.randint draws the places that attnid.training.run.get_batch draws, and for "sgd" torch.optim.SGD
 takes over the parameter groups that its configure_optimizers made.
 """
 
@@ -19,8 +19,8 @@ from unittest import mock
 
 import torch
 
-from attnid.data import load_corpus
-from attnid.gpt import GPT, GPTConfig
+from attnid.training.data import load_corpus
+from attnid.network.gpt import GPT, GPTConfig
 
 SIZES = dict(block_size=32, n_layer=2, n_head=2, n_embd=32)
 SHARED = dict(steps=20, batch_size=8, warmup=5, betas=(0.9, 0.99), grad_clip=1.0)

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from ..checks import require
-from ..counting import Count, count, pair_rank_loss
-from ..gpt import GPTConfig
+from ..layer.counting import Count, count, pair_rank_loss
+from .gpt import GPTConfig
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ directions, which add up.
 
 import torch
 
-from ..gauge import product_kernel
+from ..layer.gauge import product_kernel
 
 
 def pair_family(K, Q):

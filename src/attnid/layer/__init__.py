@@ -1,0 +1,1 @@
+"""One attention layer: its description, forward pass, gauge, counts, metrics, rebalancing and canonical form."""

@@ -1,0 +1,246 @@
+"""Generators: for each term of `count`, as many independent null directions as the term says.
+
+A null direction is one in the space of all parameters along which the outputs have derivative zero, whatever the input.
+"""
+
+import math
+from functools import singledispatch
+
+import torch
+
+from .attention import input_basis, shift_is_seen
+from .counting import count
+from .gauge import product_kernel, skew_hermitian
+from .normalised import QUERY_KEY, seen_kernel
+from .rotation import isotypes
+
+
+def flatten(attention, direction):
+    """Directions, name -> (k, *shape), as rows (k, P) in the description's order; names left out are zero."""
+    k, dtype = next((len(d), d.dtype) for d in direction.values())
+    return torch.cat([direction[name].reshape(k, math.prod(shape)) if name in direction else torch.zeros(k, math.prod(shape), dtype=dtype)
+                      for name, shape in attention.shapes.items()], 1)
+
+
+def unflatten(attention, rows):
+    """The inverse of `flatten`."""
+    parts = rows.split([math.prod(shape) for shape in attention.shapes.values()], -1)
+    return {name: part.reshape(-1, *shape) for (name, shape), part in zip(attention.shapes.items(), parts)}
+
+
+class _Maps:
+    """The key map and the query maps of one group, restricted to one isotype, as matrices over the inputs' basis.
+
+    K is (d, columns) and Q (d, sharing * columns); complex where the isotype's planes turn. A bias is one more column.
+    """
+
+    def __init__(self, attention, parameters, isotype, group):
+        self.a, self.p, self.isotype, self.group = attention, parameters, isotype, group
+        sharing = attention.H // attention.G
+        self.heads = list(range(group * sharing, (group + 1) * sharing))
+        self.basis = input_basis(attention)
+        idle = attention.qk_norm is None and isotype.angle == 0 and not shift_is_seen(attention)
+        self.key_bias = "k" in attention.bias and not idle
+
+    def _read(self, W, b):
+        rows = W @ self.basis if b is None else torch.cat((W @ self.basis, b[:, None]), 1)
+        rows = rows[list(self.isotype.coordinates)]
+        if not self.isotype.complex:
+            return rows
+        sign = torch.tensor(self.isotype.signs, dtype=rows.dtype)[:, None]
+        return torch.complex(rows[0::2], sign * rows[1::2])
+
+    def _write(self, rows, bias):
+        """Real directions (k, D, E) and, with a bias, (k, D), from (k, d, columns)."""
+        if self.isotype.complex:
+            sign = torch.tensor(self.isotype.signs, dtype=torch.float64)[:, None]
+            rows = torch.stack((rows.real, sign * rows.imag), 2).flatten(1, 2)
+        full = rows.new_zeros(len(rows), self.a.D, rows.shape[-1])
+        full[:, list(self.isotype.coordinates)] = rows
+        return (full[..., :-1] @ self.basis.T, full[..., -1]) if bias else (full @ self.basis.T, None)
+
+    def read(self):
+        K = self._read(self.p["W_K"][self.group], self.p["b_K"][self.group] if self.key_bias else None)
+        b = self.p.get("b_Q")
+        return K, torch.cat([self._read(self.p["W_Q"][h], None if b is None else b[h]) for h in self.heads], 1)
+
+    def write(self, dK, dQ):
+        """Rows (k, P) of the directions (dK, dQ)."""
+        zeros = lambda name: torch.zeros(len(dK), *self.a.shapes[name], dtype=torch.float64)
+        direction = {"W_K": zeros("W_K"), "W_Q": zeros("W_Q")} | {b: zeros(b) for b in ("b_K", "b_Q") if b in self.p}
+        direction["W_K"][:, self.group], bias = self._write(dK, self.key_bias)
+        if self.key_bias:
+            direction["b_K"][:, self.group] = bias
+        for h, part in zip(self.heads, dQ.chunk(len(self.heads), -1)):
+            direction["W_Q"][:, h], bias = self._write(part, "b_Q" in self.p)
+            if bias is not None:
+                direction["b_Q"][:, h] = bias
+        return flatten(self.a, direction)
+
+
+def _all_maps(attention, parameters):
+    return [_Maps(attention, parameters, i, g) for g in range(attention.G) for i in isotypes(attention)]
+
+
+def _unit(attention, name, keep=None):
+    """Unit directions of one parameter, those entries only that the mask `keep` marks."""
+    shape = attention.shapes[name]
+    units = torch.eye(math.prod(shape), dtype=torch.float64).view(-1, *shape)
+    return {name: units if keep is None else units[keep.flatten()]}
+
+
+def _query_key_maps(a, p):
+    return torch.cat([m.write(*product_kernel(*m.read())) for m in _all_maps(a, p)])
+
+
+def _key_bias(a, p):
+    still = [i.coordinates for i in isotypes(a) if i.angle == 0][0]
+    keep = torch.zeros(a.G, a.D, dtype=torch.bool)
+    keep[:, list(still)] = True
+    return flatten(a, _unit(a, "b_K", keep))
+
+
+def _sink_against_constant(a, p):
+    """Where b_K^T b_Q can be moved alone, it shifts all of a head's scores by a constant, and its sink can follow."""
+    rows = []
+    for m in _all_maps(a, p):
+        if m.isotype.angle == 0:
+            K, _ = m.read()
+            lift = torch.linalg.pinv(K.T)[:, -1]  # K^T lift = last unit vector
+            for h in m.heads:
+                direction = {"b_Q": torch.zeros(1, a.H, a.D, dtype=torch.float64), "sink": torch.zeros(1, a.H, dtype=torch.float64)}
+                direction["b_Q"][0, h, list(m.isotype.coordinates)] = lift
+                direction["sink"][0, h] = 1 / math.sqrt(a.D)
+                rows.append(flatten(a, direction))
+    return torch.cat(rows)
+
+
+def _readers(a, p):
+    """Sum over the heads of a group of W_O: what a group's constant value adds to the output, (E, GC)."""
+    return p["W_O"].view(a.G, -1, a.E, a.C).sum(1).transpose(0, 1).flatten(1)
+
+
+def _value_output_maps(a, p):
+    basis, sharing, rows = input_basis(a), a.H // a.G, []
+    in_product = "v" in a.bias and a.score == "sink"
+    for g in range(a.G):
+        heads = slice(g * sharing, (g + 1) * sharing)
+        V = p["W_V"][g] @ basis
+        V = torch.cat((V, p["b_V"][g][:, None]), 1) if in_product else V
+        dO, dV = product_kernel(p["W_O"][heads].flatten(0, 1).T, V)
+        zeros = lambda name: torch.zeros(len(dV), *a.shapes[name], dtype=torch.float64)
+        direction = {"W_O": zeros("W_O"), "W_V": zeros("W_V")}
+        direction["W_O"][:, heads] = dO.transpose(1, 2).unflatten(1, (sharing, a.E))
+        direction["W_V"][:, g] = (dV[..., :-1] if in_product else dV) @ basis.T
+        if in_product:
+            direction["b_V"] = zeros("b_V")
+            direction["b_V"][:, g] = dV[..., -1]
+        elif "v" in a.bias:
+            pooled = direction["W_O"][:, heads].sum(1) @ p["b_V"][g]  # change of the pooled bias, to be taken back
+            if "o" in a.bias:
+                direction["b_O"] = -pooled
+            else:
+                direction["b_V"] = -(pooled @ torch.linalg.pinv(_readers(a, p)).T).unflatten(1, (a.G, a.C))
+        rows.append(flatten(a, direction))
+    return torch.cat(rows)
+
+
+def _value_bias(a, p):
+    readers = _readers(a, p)
+    if "o" in a.bias:
+        units = torch.eye(a.G * a.C, dtype=torch.float64)
+        return flatten(a, {"b_V": units.unflatten(1, (a.G, a.C)), "b_O": -units @ readers.T})
+    idle = torch.linalg.svd(readers).Vh[min(readers.shape):]
+    return flatten(a, {"b_V": idle.unflatten(1, (a.G, a.C))})
+
+
+def _rows_times(a, name, vectors):
+    """Directions of a weight: each of its rows moved along each of the vectors (k, E)."""
+    rows = torch.eye(math.prod(a.shapes[name][:-1]), dtype=torch.float64)
+    return {name: torch.einsum("rs,ke->rkse", rows, vectors).reshape(-1, *a.shapes[name])}
+
+
+def _centred_inputs(a, p):
+    ones = torch.ones(1, a.E, dtype=torch.float64)
+    return torch.cat([flatten(a, _rows_times(a, name, ones)) for name in ("W_Q", "W_K", "W_V")])
+
+
+def _scales(a, p, letter):
+    """A normalised query or key does not feel its own scale: one per head, or one for the layer."""
+    heads = {"Q": a.H, "K": a.G}[letter]
+    if a.qk_norm == "layer_gain":
+        return flatten(a, {n: p[n][None] for n in ("W_" + letter, "b_" + letter) if n in p})
+    pick = torch.eye(heads, dtype=torch.float64)
+    return flatten(a, {n: torch.einsum("kh,h...->kh...", pick, p[n]) for n in ("W_" + letter, "b_" + letter) if n in p})
+
+
+def _gain_exchange(a, p):
+    """Gains of queries up, of keys down, by what commutes with the rotations: one factor a plane, or a still coordinate."""
+    masks = []
+    for isotype in isotypes(a):
+        step = 2 if isotype.complex else 1
+        for start in range(0, len(isotype.coordinates), step):
+            mask = torch.zeros(a.D, dtype=torch.float64)
+            mask[list(isotype.coordinates[start:start + step])] = 1
+            masks.append(mask)
+    masks = torch.stack(masks)
+    if a.qk_norm == "head_gain":
+        return flatten(a, {"gain_Q": masks * p["gain_Q"], "gain_K": -masks * p["gain_K"]})
+    group = torch.eye(a.G, dtype=torch.float64)
+    spread = lambda sharing: torch.einsum("gj,md->gmjd", group.repeat_interleave(sharing, 1), masks).flatten(0, 1)
+    return flatten(a, {"gain_Q": spread(a.H // a.G) * p["gain_Q"], "gain_K": -spread(1) * p["gain_K"]})
+
+
+def _signs_only(a, p):
+    letters = "KQ" if a.qk_norm != "layer_gain" or a.H == 1 else "K"
+    weights = [flatten(a, _rows_times(a, "W_" + letter, input_basis(a).T)) for letter in letters]
+    return torch.cat(weights + [flatten(a, _unit(a, "b_" + letter)) for letter in letters if "b_" + letter in p])
+
+
+def _wide_heads(a, p):
+    """What else keeps the products and the lengths: the kernel of their derivative, beside the directions named already."""
+    kernel = seen_kernel(a, p)
+    names = [n for n in a.shapes if n in QUERY_KEY]
+    sizes = [math.prod(a.shapes[n]) for n in names]
+    kernel = flatten(a, {n: part.unflatten(-1, a.shapes[n]) for n, part in zip(names, kernel.split(sizes, -1))})
+    within = ("query scales", "key scales", "gain exchange", "signs only", "centred inputs")
+    known = [GENERATORS[term](a, p) for term in within if term in count(a).terms]
+    known = torch.cat(known) @ kernel.T  # within the kernel's coordinates, where W_V has none
+    known = known[known.norm(dim=1) > 1e-9]
+    return torch.linalg.svd(known).Vh[len(known):] @ kernel
+
+
+def _rotations(a, p):
+    rows = []
+    for m in _all_maps(a, p):
+        K, Q = m.read()
+        S = skew_hermitian(len(K), K.dtype)
+        rows.append(m.write(S @ K, S @ Q))
+    return torch.cat(rows)
+
+
+GENERATORS = {
+    "value-output maps": _value_output_maps,
+    "value bias": _value_bias,
+    "query-key maps": _query_key_maps,
+    "key bias": _key_bias,
+    "sink against constant scores": _sink_against_constant,
+    "query scales": lambda a, p: _scales(a, p, "Q"),
+    "key scales": lambda a, p: _scales(a, p, "K"),
+    "gain exchange": _gain_exchange,
+    "rotations": _rotations,
+    "signs only": _signs_only,
+    "wide heads": _wide_heads,
+    "centred inputs": _centred_inputs,
+}
+
+
+@singledispatch
+def generators(attention, parameters):
+    """Null directions of the layer at generic parameters: term of `count` -> (name -> (dimension, *shape)), float64.
+
+    The directions of all terms together are linearly independent. Raises ValueError for what `count` refuses and for
+    parameters that do not fit the description.
+    """
+    parameters = attention.check_parameters(parameters)
+    return {term: unflatten(attention, GENERATORS[term](attention, parameters)) for term in count(attention).terms}

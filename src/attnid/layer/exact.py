@@ -1,0 +1,128 @@
+"""The exact count: the rank of what a layer's function sees, over a prime field, at a random point. No tolerance anywhere.
+
+Where queries and keys are not normalised, all that the function sees is polynomial of degree two in the parameters: the
+coefficients of the scores, for every offset, up to what the softmax ignores, and those of the values. Over a field with p
+elements the central difference of a quadratic is its derivative exactly, a rotation is a point (c, s) with c^2 + s^2 = 1,
+and a rank is found by elimination. A random point can only make the rank too small, with a probability near rank / p.
+"""
+
+import math
+
+import numpy as np
+
+from ..checks import require
+from .rotation import SAME_ANGLE
+
+PRIME = 2 ** 31 - 1
+
+
+def _matmul(a, b):
+    """Product of integer matrices modulo PRIME, in halves of 16 bits so that 64 do not overflow."""
+    high, low = a >> 16, a & 0xFFFF
+    return ((((high @ b) % PRIME) << 16) + low @ b) % PRIME
+
+
+def rank_mod_prime(matrix):
+    """Rank of an integer matrix over the field with PRIME elements, by elimination."""
+    m, rank = np.array(matrix, dtype=np.int64) % PRIME, 0
+    for column in range(m.shape[1]):
+        pivots = np.flatnonzero(m[rank:, column])
+        if len(pivots):
+            m[[rank, rank + pivots[0]]] = m[[rank + pivots[0], rank]]
+            m[rank] = m[rank] * pow(int(m[rank, column]), -1, PRIME) % PRIME
+            below = m[rank + 1:, column].copy()
+            m[rank + 1:] = (m[rank + 1:] - below[:, None] * m[rank] % PRIME) % PRIME
+            rank += 1
+        if rank == len(m):
+            break
+    return rank
+
+
+def _rotation(attention, rng):
+    """One step of the rotation, (D, D): a random point of the circle for each angle, the same for equal ones."""
+    R, points = np.eye(attention.D, dtype=np.int64), []
+    for i, frequency in enumerate(attention.rotary):
+        turn = math.remainder(frequency, 2 * math.pi)
+        known = [point for angle, point in points if abs(angle - abs(turn)) < SAME_ANGLE]
+        c, s = known[0] if known else _point(abs(turn), rng)
+        points.append((abs(turn), (c, s)))
+        s = s if turn > 0 else -s
+        R[2 * i:2 * i + 2, 2 * i:2 * i + 2] = [[c, -s % PRIME], [s % PRIME, c]]
+    return R
+
+
+def _point(angle, rng):
+    if angle < SAME_ANGLE or math.pi - angle < SAME_ANGLE:
+        return (1 if angle < 1 else PRIME - 1), 0
+    t = int(rng.integers(2, PRIME - 1))
+    scale = pow(1 + t * t, -1, PRIME)
+    return (1 - t * t) * scale % PRIME, 2 * t * scale % PRIME
+
+
+def _input_basis(attention):
+    """Integer columns (E, n) that span the inputs."""
+    identity = np.eye(attention.E, dtype=np.int64)
+    return identity if attention.inputs == "free" else identity[:, :-1] - identity[:, -1:]
+
+
+def _augmented(attention, parameters, letter, basis):
+    rows = np.stack([_matmul(W, basis % PRIME) for W in parameters["W_" + letter]])
+    bias = parameters.get("b_" + letter)
+    return rows if bias is None else np.concatenate((rows, bias[..., None]), -1)
+
+
+def _scores_seen(attention, parameters, R, basis):
+    """Coefficients of the scores for offsets 0, 1, ..., a key's bias being seen where offsets or sinks tell shifts apart."""
+    a, offsets = attention, 2 * len(attention.rotary) + 2
+    K, Q = _augmented(a, parameters, "K", basis), _augmented(a, parameters, "Q", basis)
+    for h in range(a.H):
+        turned, first = Q[h], None
+        for _ in range(offsets):
+            M = _matmul(K[h // (a.H // a.G)].T, turned)
+            if "k" in a.bias:
+                first = M[-1].copy() if first is None else first
+                if a.score in ("softmax", "alibi"):
+                    M[-1] = (M[-1] - first) % PRIME
+            if a.score == "sink":  # a score enters as s - sink: the constant part of s is known beside it only
+                M = np.pad(M, ((0, "k" not in a.bias), (0, "q" not in a.bias)))
+                M[-1, -1] = (M[-1, -1] - parameters["sink"][h]) % PRIME
+            yield M
+            turned = _matmul(R, turned)
+
+
+def _values_seen(attention, parameters, basis):
+    a = attention
+    told_apart = "v" in a.bias and a.score == "sink"
+    V = _augmented(a, parameters if told_apart else parameters | {"b_V": None}, "V", basis)
+    pooled = parameters.get("b_O", np.zeros(a.E, dtype=np.int64)).copy()
+    for h in range(a.H):
+        group = h // (a.H // a.G)
+        yield _matmul(parameters["W_O"][h], V[group])
+        if "v" in a.bias and not told_apart:
+            pooled = (pooled + _matmul(parameters["W_O"][h], parameters["b_V"][group][:, None])[:, 0]) % PRIME
+    yield pooled
+
+
+def exact_nullity(attention, *, seed=0):
+    """How many parameters of the layer are unidentified, exactly, with a probability of error below 1e-5.
+
+    Raises ValueError where queries and keys are normalised, and for soft-capped pairs with a key bias: what is seen of
+    those is not polynomial.
+    """
+    a = attention
+    require(a.qk_norm is None, "qk_norm", a.qk_norm, "normalised scores are not polynomial in the weights")
+    require(not (a.inputs == "centred" and a.E == 2 and a.score == "softcap" and "k" in a.bias), "embed_dim", a.E,
+            "centred pairs take two values only, so that soft-capped scores are not known as polynomials")
+    rng = np.random.default_rng(seed)
+    R, basis = _rotation(a, rng), _input_basis(a)
+    point = rng.integers(0, PRIME, a.parameters)
+
+    def seen(vector):
+        parts = np.split(vector, np.cumsum([math.prod(shape) for shape in a.shapes.values()])[:-1])
+        parameters = {name: part.reshape(shape) for (name, shape), part in zip(a.shapes.items(), parts)}
+        outputs = (*_scores_seen(a, parameters, R, basis), *_values_seen(a, parameters, basis))
+        return np.concatenate([output.ravel() for output in outputs])
+
+    steps = np.eye(a.parameters, dtype=np.int64)
+    rows = [(seen((point + step) % PRIME) - seen((point - step) % PRIME)) % PRIME for step in steps]
+    return a.parameters - rank_mod_prime(rows)

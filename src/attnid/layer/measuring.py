@@ -1,0 +1,240 @@
+"""The measured count: the rank of a layer's Jacobian in all its parameters, over enough random sequences.
+
+Nothing here knows of symmetries. The outputs are linear in W_O and b_O, so their columns of the Jacobian are Z (x) I_E
+with Z the weighted values; these are projected out of the other columns, which changes no rank and leaves a smaller
+matrix to decompose. J^T J is never formed.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
+
+import torch
+
+from .attention import attend, project, random_inputs, scores, shift_is_seen
+from ..checks import require_size
+from .rotation import SAME_ANGLE
+
+MIN_GAP = 1e6  # below this ratio a cut between kept and dropped singular values is refused
+NOISE = 1e-12  # no singular value above this share of the largest is ever dropped
+MAX_RESIDUAL = 1e-9  # a fresh sequence may change along a dropped direction by no more
+MAX_ATTEMPTS = 4
+WELL_CONDITIONED = 1e-2  # what of the weighted values is above this share of the largest is projected out
+MIN_ANGLE = 1e-5  # radians; rotations closer than this can't be told apart over the sequences drawn
+MIN_SCORE = 1e-7  # where scores differ by less than this, every softmax is as good as uniform
+MAX_SCORE = 20  # where scores differ by more than this, a softmax or a tanh has lost its derivative to rounding
+OUTPUT = ("W_O", "b_O")
+
+
+class NoGapError(ValueError):
+    """The singular values do not fall into kept and dropped ones."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What `measure` saw. `gap` is the last kept over the first dropped singular value; `residual` the largest relative
+    change of fresh sequences' outputs along any dropped direction; `sequences` how many were used before those, of
+    `tokens` tokens. `spectrum` holds all singular values, largest first, the output's columns projected out of the others;
+    `null_space` the dropped directions, name -> (nullity, *shape)."""
+
+    parameters: int
+    rank: int
+    nullity: int
+    gap: float
+    spectrum: torch.Tensor = field(repr=False)
+    residual: float
+    sequences: int
+    tokens: int
+    null_space: dict = field(repr=False)
+
+
+def _parameter_scales(parameters):
+    # derivatives are taken relative to a parameter's own size, so that units do not matter
+    return {name: tensor.square().mean().sqrt().clamp_min(torch.finfo(tensor.dtype).tiny) for name, tensor in parameters.items()}
+
+
+def _hidden_jacobian(attention, parameters, x):
+    """Weighted values z (B, L, HC) and name -> dz/dtheta (B, L, HC, size) for every parameter but those of the output."""
+    extras = {n: p for n, p in parameters.items() if n.startswith("gain") or n == "sink"}
+    q, k, v = project(attention, parameters, x)
+
+    def hidden(q, k, v, extras):
+        return attend(attention, extras, q, k, v).transpose(-2, -3).flatten(-2)  # (L, HC)
+
+    z = hidden(q, k, v, extras)
+    derivative = torch.func.vmap(torch.func.jacrev(hidden, argnums=(0, 1, 2, 3)), in_dims=(0, 0, 0, None))(q, k, v, extras)
+    blocks = {}
+    for letter, d in zip("QKV", derivative):  # (B, L, HC, heads, M, D)
+        blocks["W_" + letter] = torch.einsum("blohmd,bmi->blohdi", d, x).flatten(3)
+        if "b_" + letter in parameters:
+            blocks["b_" + letter] = d.sum(-2).flatten(3)
+    return z, blocks | {name: d.flatten(3) for name, d in derivative[3].items()}
+
+
+def jacobian_blocks(attention, parameters, x):
+    """The Jacobian of the outputs at x (B, L, E), in two parts.
+
+    Z (BL, HC, and one more column where there is an output bias), so that the output parameters' columns are Z (x) I_E,
+    and the other parameters' columns (BL, E, P'), both taken relative to each parameter tensor's root mean square.
+    """
+    scales = _parameter_scales(parameters)
+    z, blocks = _hidden_jacobian(attention, parameters, x)
+    W = parameters["W_O"].permute(1, 0, 2).flatten(1)  # (E, HC)
+    hidden = torch.cat([blocks[n] * scales[n] for n in parameters if n not in OUTPUT], -1)  # (B, L, HC, P')
+    Z = z.flatten(0, 1) * scales["W_O"]
+    if "b_O" in parameters:
+        Z = torch.cat((Z, scales["b_O"].expand(len(Z), 1)), 1)
+    return Z, torch.matmul(W, hidden.flatten(0, 1))
+
+
+def cut(spectrum):
+    """Rank and gap of descending singular values: the widest ratio between neighbours whose lower one is noise.
+
+    Raises NoGapError where that ratio is below MIN_GAP.
+    """
+    floor = torch.finfo(spectrum.dtype).eps * spectrum[0]
+    padded = torch.cat((spectrum.clamp_min(floor), floor[None]))
+    ratios = padded[:-1] / padded[1:]
+    ratios[padded[1:] > NOISE * spectrum[0]] = 0
+    gap, index = ratios.max(0)
+    if not gap >= MIN_GAP:
+        raise NoGapError(f"gap={gap.item():.1e}: the singular values have no gap of {MIN_GAP:.0e} to cut at; "
+                         "the weights are too badly scaled, or the scores saturate")
+    return int(index) + 1, float(gap)
+
+
+def _triangular_null_space(R, nullity, seed):
+    """Directions (P, nullity) that the upper triangular R sends to rounding, by two steps of inverse iteration."""
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(len(R), nullity, generator=generator, dtype=R.dtype)
+    tiny = torch.finfo(R.dtype).eps * R.diagonal().abs().max()
+    d = R.diagonal()
+    R = R + torch.diag(torch.where(d.abs() < tiny, tiny, 0 * d))
+    for _ in range(2):
+        X = torch.linalg.solve_triangular(R.T, X, upper=False)
+        X = torch.linalg.qr(torch.linalg.solve_triangular(R, X, upper=True)).Q
+    return X
+
+
+def _decompose(Z, B, seed):
+    """Spectrum, rank and gap of [Z (x) I_E, B], and a basis of its null space.
+
+    The part of Z that is well conditioned is projected out of everything else. The basis comes in two parts: over the
+    columns of Z (nullity, E, HC), and over those of B (nullity, P').
+    """
+    E, width = B.shape[1:]
+    U, s, Vt = torch.linalg.svd(Z, full_matrices=True)
+    r = int((s > WELL_CONDITIONED * s[0]).sum())
+    weak = torch.einsum("tk,ef->tekf", Z @ Vt[r:].T, torch.eye(E, dtype=Z.dtype)).flatten(2)
+    B = torch.cat((B, weak), -1)
+    shadow = (U[:, :r].T @ B.flatten(1)).view(r, E, -1)  # what of B the strong columns of Z make
+    B = B - (U[:, :r] @ shadow.flatten(1)).view_as(B)
+    R = torch.linalg.qr(B.flatten(0, 1), mode="r").R
+    R = torch.cat((R, R.new_zeros(R.shape[1] - len(R), R.shape[1])))
+    spectrum = torch.cat((s[:r].repeat_interleave(E), torch.linalg.svdvals(R))).sort(descending=True).values
+    rank, gap = cut(spectrum)
+    X = _triangular_null_space(R, len(spectrum) - rank, seed)
+    strong = -torch.einsum("kc,kew,wn->nec", Vt[:r] / s[:r, None], shadow, X)
+    weak = torch.einsum("kc,kfn->nfc", Vt[r:], X[width:].unflatten(0, (-1, E)))
+    return spectrum, rank, gap, (strong + weak, X[:width].T)
+
+
+def _name_directions(attention, parameters, over_Z, over_B):
+    """Null directions as name -> (nullity, *shape), in the parameters' own units and in the description's order."""
+    scales, H, C = _parameter_scales(parameters), attention.H, attention.C
+    directions = {"W_O": over_Z[..., :H * C].unflatten(-1, (H, C)).transpose(1, 2)}
+    if "b_O" in parameters:
+        directions["b_O"] = over_Z[..., -1]
+    rest = [name for name in parameters if name not in OUTPUT]
+    for name, part in zip(rest, over_B.split([parameters[n].numel() for n in rest], -1)):
+        directions[name] = part.unflatten(-1, parameters[name].shape)
+    return {name: directions[name] * scales[name] for name in attention.shapes}
+
+
+def input_scale(attention, parameters, seed=0):
+    """The power of two, as near one as may be, by which to scale free inputs so that scores spread by about one."""
+    if attention.qk_norm is not None:
+        return 8.0 if attention.D > 1 else 1024.0  # normalised scores are bounded; no bias should decide all signs of a lone number
+    plain = replace(attention, score="softmax", causal=False)
+    x = random_inputs(attention, 16, 4, seed)
+    powers = 2.0 ** torch.arange(-30, 31, dtype=torch.float64)
+    spreads = torch.stack([scores(plain, parameters, *project(plain, parameters, t * x)[:2]).std(0).mean((-1, -2)) for t in powers])
+    cost = spreads.log().abs().mean(-1) + 0.1 * powers.log().abs()
+    return float(powers[cost.nan_to_num(torch.inf).argmin()])
+
+
+def _largest_change(null, Z, B):
+    """The largest norm of a null direction's image under [Z (x) I, B], over the typical norm of a column."""
+    over_Z, over_B = null
+    image = torch.einsum("tc,nec->nte", Z, over_Z) + torch.einsum("tew,nw->nte", B, over_B)
+    length = (over_Z.flatten(1).square().sum(1) + over_B.square().sum(1)).sqrt()
+    typical = ((B.square().sum() + B.shape[1] * Z.square().sum()) / (B.shape[2] + B.shape[1] * Z.shape[1])).sqrt()
+    return float((image.flatten(1).norm(dim=1) / length).max() / typical)
+
+
+def _refuse_what_rounding_hides(attention, parameters, x):
+    """Raise NoGapError naming what is zero, too alike, saturated or vanishing, so that its Jacobian is lost to rounding."""
+    for name, tensor in parameters.items():
+        if name.startswith("W") and not tensor.any():
+            raise NoGapError(f"{name}: all entries are zero, and what meets them can't be measured")
+    angles = [0.0, *(abs(math.remainder(f, 2 * math.pi)) for f in attention.rotary), math.pi]
+    near = [(a, b) for a, b in itertools.combinations(sorted(angles), 2) if SAME_ANGLE < b - a < MIN_ANGLE]
+    if near:
+        raise NoGapError(f"rotary: angles {near[0][0]!r} and {near[0][1]!r} (modulo sign and 2 pi) differ, but too little to be measured")
+    s = scores(replace(attention, score="softmax"), parameters, *project(attention, parameters, x)[:2])
+    if not shift_is_seen(attention):
+        s = s - s.mean(-1, keepdim=True)
+    typical = s.abs().transpose(0, 1).flatten(1).median(1).values
+    if not typical.max() < MAX_SCORE:
+        raise NoGapError(f"parameters: the scores saturate (they differ by {typical.max():.1e}), which hides what moves them; "
+                         "scale W_Q or W_K down")
+    if typical.min() < MIN_SCORE:
+        raise NoGapError(f"parameters: the scores vanish (they differ by {typical.min():.1e}), which hides what moves them; "
+                         "scale W_Q or W_K up")
+
+
+def plan(attention):
+    """How many sequences of how many tokens to draw first.
+
+    Long enough for offsets that tell rotations apart, and for the scores of a query, H for each key but one, to move its E
+    outputs freely; where inputs are single numbers, for enough of those. As many as make more such rows than columns.
+    """
+    a = attention
+    length = 6 + 2 * len(a.rotary) + min(a.E // a.H, 32) + 2 * a.H * (a.input_rank == 1)
+    seen = range(1, length + 1) if a.causal else [length] * (2 if a.input_rank == 1 else length)  # equal queries see alike
+    rows = sum(min(a.E, a.H * (keys - 1)) for keys in seen)
+    columns = sum(math.prod(shape) for name, shape in a.shapes.items() if name not in OUTPUT)
+    return math.ceil(1.1 * columns / rows + (a.H * a.C + 1) / length) + 1, length
+
+
+@singledispatch
+def measure(attention, *, seed=0, parameters=None):
+    """Count the unidentified parameters of a layer by the rank of its Jacobian, in float64 on the CPU.
+
+    The Jacobian is that of the outputs, in all parameters, at `parameters` (random ones by default), over random
+    sequences. As many sequences are drawn as make more rows than columns. That they are enough is then shown on fresh,
+    longer ones: if the outputs there do not change along the null directions of the first, then almost surely no
+    sequence adds to the rank, since one that could would be found by almost every draw. If they do, more are drawn.
+
+    Raises ValueError where a parameter is missing, of another shape or not finite, and NoGapError where the singular
+    values have no gap to cut at.
+    """
+    require_size("seed", seed, 0)
+    parameters = attention.random_parameters(seed) if parameters is None else parameters
+    parameters = attention.check_parameters(parameters)
+    scale = input_scale(attention, parameters)
+    _refuse_what_rounding_hides(attention, parameters, random_inputs(attention, 16, 8, seed, scale=scale))
+    batch, length = plan(attention)
+    for _ in range(MAX_ATTEMPTS):
+        Z, B = jacobian_blocks(attention, parameters, random_inputs(attention, batch, length, seed + 1, scale=scale))
+        if not (torch.isfinite(Z).all() and torch.isfinite(B).all()):
+            raise NoGapError("parameters: the outputs or their derivatives overflow")
+        spectrum, rank, gap, null = _decompose(Z, B, seed)
+        fresh = random_inputs(attention, 2 if attention.input_rank > 1 else batch, 2 * length, seed + 2, scale=scale)
+        residual = _largest_change(null, *jacobian_blocks(attention, parameters, fresh))
+        if residual < MAX_RESIDUAL:
+            names = _name_directions(attention, parameters, *null)
+            return Measurement(attention.parameters, rank, attention.parameters - rank, gap, spectrum, residual, batch, length, names)
+        batch, length = batch + batch // 2, length + 6
+    raise NoGapError(f"residual={residual:.1e}: fresh sequences still change the outputs along directions that seemed idle")

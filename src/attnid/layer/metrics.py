@@ -1,0 +1,80 @@
+"""What gradient flow conserves, and how far a step of training departs from it.
+
+Per head, with P = W_Q W_Q^T and K = W_K W_K^T: the loss sees W_K^T W_Q alone, so gradient flow keeps P - K (Lemma 5.1).
+"""
+
+import torch
+
+from ..checks import require, require_finite
+
+IDLE = 1e-12  # a sum of eigenvalues below this, relative to the head's largest, belongs to an S that moves neither factor
+
+
+def head_metrics(W_Q, W_K, W_Q_next, W_K_next):
+    """How one step from (W_Q, W_K) to (W_Q_next, W_K_next) lies to the null space of the score product, head by head.
+
+    All weights have shape (..., D, E); every value returned has shape (...), float64:
+      rho    share of the squared step in the null space {(S W_Q, -S^T W_K)}, in [0, 1]; 0 for a step of zero
+      beta   ||P - K||_F, tau = trace(P - K) and mu = lambda_min(P) + lambda_min(K), before the step
+      drift  ||(P - K)_next - (P - K)||_F
+    Where mu = 0 some S move neither factor; rho then takes the S of least norm, which leaves its value as it is.
+    Weights with their biases as one more column, (..., D, E + 1), give the same of the joint action (S W, S b), which is
+    what a head with biases has. Computed in float64, on the CPU where the device has none.
+
+    Raises ValueError naming the argument whose shape differs, that is no tensor of real numbers, or that is not finite.
+    Source: section 5.1 of the paper, whose objective has a sign slip; the Sylvester equation is solved by two
+    eigendecompositions, as there.
+    """
+    W_Q, W_K, W_Q_next, W_K_next = _checked(W_Q=W_Q, W_K=W_K, W_Q_next=W_Q_next, W_K_next=W_K_next)
+    return metrics_of_products(step_products(W_Q, W_Q_next), step_products(W_K, W_K_next))
+
+
+def step_products(W, W_next):
+    """W W^T, dW W^T and dW dW^T of a step dW = W_next - W, as (3, ..., D, D). A bias adds its own, those of one column (..., D, 1)."""
+    step = W_next - W
+    return torch.stack((W @ W.mT, step @ W.mT, step @ step.mT))
+
+
+def metrics_of_products(queries, keys):
+    """What head_metrics returns, from the step_products of both factors."""
+    (P, cross_Q, square_Q), (K, cross_K, square_K) = queries, keys
+    (p, k), (U_Q, U_K) = torch.linalg.eigh(torch.stack((P, K)))  # (2, ..., D), ascending, and (2, ..., D, D)
+    R = U_K.mT @ (cross_Q - cross_K.mT) @ U_Q  # S P + K S = dQ W_Q^T - W_K dK^T, in the eigenbases of K and P
+    change = cross_Q + cross_Q.mT + square_Q - cross_K - cross_K.mT - square_K  # of P - K, without a difference of large numbers
+    return {
+        "rho": _null_share(R, k[..., :, None] + p[..., None, :], trace(square_Q + square_K)),
+        "beta": torch.linalg.matrix_norm(P - K),
+        "tau": trace(P - K),
+        "mu": p[..., 0].clamp_min(0) + k[..., 0].clamp_min(0),
+        "drift": torch.linalg.matrix_norm(change),
+    }
+
+
+def trace(A):
+    """The sum of the diagonal of A (..., D, D)."""
+    return A.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def with_bias(W, b):
+    """A weight (..., D, E) with its bias (..., D) as one more column: (..., D, E + 1)."""
+    return torch.cat((W, b.unsqueeze(-1)), -1)
+
+
+def _null_share(R, sums, step):
+    # entry by entry S = R / sums, and ||S W_Q||^2 + ||S^T W_K||^2 = <S, S P + K S> = sum of R^2 / sums
+    idle = sums <= IDLE * sums.amax((-2, -1), keepdim=True)
+    inside = (R.square() / sums).masked_fill(idle, 0).sum((-2, -1))
+    return (inside / step).masked_fill(step == 0, 0).clamp_max(1)
+
+
+def _checked(**weights):
+    shape = None
+    for name, W in weights.items():
+        real = isinstance(W, torch.Tensor) and W.is_floating_point()
+        require(real, name, getattr(W, "dtype", type(W)), "must be a tensor of real numbers")
+        require(W.dim() >= 2 and min(W.shape[-2:]) >= 1, name, tuple(W.shape), "shape must be (..., D, E)")
+        shape = shape or tuple(W.shape)
+        require(tuple(W.shape) == shape, name, tuple(W.shape), f"shape must be that of {next(iter(weights))}, {shape}")
+        if not torch.isfinite(W.sum()):  # one quick pass in the usual case
+            require_finite(name, W)
+    return [W.detach().to("cpu" if W.device.type == "mps" else W.device).double().contiguous() for W in weights.values()]

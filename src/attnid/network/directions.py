@@ -1,0 +1,56 @@
+"""Generators for a whole network: for each term of its count a linear family of null directions.
+
+A family maps coefficients (k, dimension) to k directions, name -> (k, *shape), so that a network of any size can be moved
+along random members of it.
+"""
+
+import torch
+
+from ..layer.directions import generators
+from .gpt import GPTConfig
+from .counting import count_network
+from .heads import HeadFamilies
+from .function import check_parameters
+from .stream import StreamFamilies
+from .weights import Met, Weights
+
+
+class Families(StreamFamilies, HeadFamilies):
+    """Every family of null directions at given weights, a method a term."""
+
+    def __init__(self, config, parameters):
+        self.c, self.p, self.w = config, parameters, Weights(config, parameters)
+        self.met = [Met(self.w, layer) for layer in range(config.n_layer)]
+
+
+class NullSpace:
+    """The null directions of a network at generic parameters, term by term, as maps from coefficients."""
+
+    def __init__(self, config, parameters):
+        self.config, self.parameters = config, check_parameters(config, parameters)
+        families = Families(config, self.parameters)
+        self.families = {term: getattr(families, term.replace(" ", "_").replace("-", "_"))() for term in count_network(config).terms}
+
+    def directions(self, term, coefficients):
+        """name -> (k, *shape), for coefficients (k, dimension of the term)."""
+        total = {name: coefficients.new_zeros(len(coefficients), *shape) for name, shape in self.config.shapes.items()}
+        for part in self.families[term][1](coefficients):
+            for name, change in part.items():
+                total[name] += change
+        return total
+
+    def random(self, term, k, seed=0):
+        """k random members of a term's family."""
+        generator = torch.Generator().manual_seed(seed)
+        return self.directions(term, torch.randn(k, self.families[term][0], generator=generator, dtype=torch.float64))
+
+
+@generators.register
+def network_generators(config: GPTConfig, parameters):
+    """Null directions of a network at generic parameters: term of `count` -> (name -> (dimension, *shape)), float64.
+
+    The directions of all terms together are linearly independent. Raises ValueError for what `count` refuses and for
+    parameters that do not fit the description.
+    """
+    null = NullSpace(config, parameters)
+    return {term: null.directions(term, torch.eye(size, dtype=torch.float64)) for term, (size, _) in null.families.items()}

@@ -1,0 +1,1 @@
+"""Corpora, one run and its resume, experiments, records, and statistics of them."""

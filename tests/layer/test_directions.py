@@ -1,0 +1,93 @@
+import pytest
+import torch
+from hypothesis import example, given, settings
+
+from attnid import Attention, act_query_key, act_value_output, count, forward, generators, measure
+from attnid.layer.attention import random_inputs
+from attnid.layer.gauge import product_kernel, skew_hermitian
+from attnid.layer.directions import flatten, unflatten
+from attnid.layer.measuring import input_scale
+from descriptions import descriptions
+
+
+def random(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def relative_changes(attention, parameters, directions, x):
+    """Norms of the outputs' derivative along each direction, for unit directions, over that along a random one."""
+    derivative = lambda direction: torch.func.jvp(lambda p: forward(attention, p, x), (parameters,), (direction,))[1]
+    rows = flatten(attention, directions)
+    changes = torch.func.vmap(derivative)(directions).flatten(1).norm(dim=1) / rows.norm(dim=1)
+    anywhere = {name: random(*p.shape, seed=1) for name, p in parameters.items()}
+    length = sum(d.square().sum() for d in anywhere.values()).sqrt()
+    return changes / (derivative(anywhere).norm() / length)
+
+
+@given(descriptions(most_parameters=300))
+@example(Attention(2, 4, 1, head_dim=1, qk_norm="layer_gain"))
+@example(Attention(2, 1, head_dim=8, rotary=(1.0, 1.0, -1.0), bias="qk"))
+@settings(max_examples=120, deadline=None)
+def test_generators_are_null_independent_and_as_many_as_counted(attention):
+    parameters, total = attention.random_parameters(2), []
+    x = random_inputs(attention, 3, 7, 5, scale=input_scale(attention, parameters))
+    for term, directions in generators(attention, parameters).items():
+        assert relative_changes(attention, parameters, directions, x).max() < 1e-10, term
+        rows = flatten(attention, directions)
+        assert len(rows) == count(attention).terms[term], term
+        total.append(rows / rows.norm(dim=1, keepdim=True))
+    values = torch.linalg.svdvals(torch.cat(total))
+    assert len(values) == count(attention).unidentified and values[-1] > 1e-7 * values[0]
+
+
+@pytest.mark.parametrize("fields", [dict(bias="qkvo", rotary=(1.0,)), dict(qk_norm="head_gain"), dict(score="sink", bias="qkv"), dict(head_dim=9)])
+def test_generators_span_what_is_measured_to_be_null(fields):
+    attention = Attention(**dict(embed_dim=6, heads=2) | fields)
+    parameters = attention.random_parameters(0)
+    ours = torch.cat([flatten(attention, d) for d in generators(attention, parameters).values()])
+    measured = flatten(attention, measure(attention, parameters=parameters).null_space)
+    angles = torch.linalg.svdvals(torch.linalg.qr(ours.T).Q.T @ torch.linalg.qr(measured.T).Q)
+    assert len(ours) == len(measured) and angles.min() > 1 - 1e-9
+
+
+def test_a_direction_that_is_not_null_is_seen():
+    attention = Attention(6, 2)
+    parameters, x = attention.random_parameters(0), random_inputs(Attention(6, 2), 3, 5)
+    wrong = {"W_Q": parameters["W_Q"][None], "W_K": parameters["W_K"][None]}  # the sign of the second is missing
+    full = unflatten(attention, flatten(attention, wrong))
+    assert relative_changes(attention, parameters, full, x).max() > 1e-2
+
+
+def test_flatten_and_unflatten_are_inverse():
+    attention = Attention(4, 2, bias="qo")
+    rows = random(3, attention.parameters)
+    assert torch.equal(flatten(attention, unflatten(attention, rows)), rows)
+
+
+@pytest.mark.parametrize("d, a, b, dimension", [(2, 5, 4, 4), (5, 3, 4, 5 * 7 - 3 * 4), (4, 3, 6, 36 - 18), (3, 3, 3, 9), (5, 1, 1, 9)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_product_kernel(d, a, b, dimension, dtype):
+    K, Q = random(d, a, dtype=dtype), random(d, b, seed=1, dtype=dtype)
+    dK, dQ = product_kernel(K, Q)
+    assert len(dK) == dimension * (2 if dtype.is_complex else 1)
+    assert (K.mH @ dQ + dK.mH @ Q).abs().max() < 1e-12
+    rows = torch.cat((dK.flatten(1), dQ.flatten(1)), 1)
+    rows = torch.view_as_real(rows).flatten(1) if dtype.is_complex else rows
+    assert torch.linalg.matrix_rank(rows) == len(rows)
+
+
+@pytest.mark.parametrize("dtype, dimension", [(torch.float64, 6), (torch.complex128, 16)])
+def test_skew_hermitian(dtype, dimension):
+    S = skew_hermitian(4, dtype)
+    assert len(S) == dimension and torch.equal(S.mH, -S)
+
+
+def test_the_actions_leave_the_function_where_it_is():
+    attention = Attention(8, 2, bias="qkv")
+    p, x = attention.random_parameters(0), random_inputs(Attention(8, 2), 2, 6)
+    S, T = random(2, 4, 4, seed=3), random(2, 4, 4, seed=4)
+    moved = dict(zip(("W_Q", "W_K", "b_Q", "b_K"), act_query_key(S, p["W_Q"], p["W_K"], p["b_Q"], p["b_K"])))
+    moved["W_V"], moved["W_O"] = act_value_output(T, p["W_V"], p["W_O"])
+    moved["b_V"] = torch.einsum("hij,hj->hi", T, p["b_V"])
+    assert torch.allclose(forward(attention, moved, x), forward(attention, p, x), rtol=0, atol=1e-11)
+    assert all((moved[name] - p[name]).norm() > 0.1 * p[name].norm() for name in moved)
