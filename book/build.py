@@ -12,7 +12,11 @@ from pathlib import Path
 from threading import Thread
 
 ROOT = Path(__file__).resolve().parent.parent
-EXECUTED_WITH = ("src", "requirements.txt", *(f"notebooks/results/{preset}" for preset in ("laptop", "comparison")))   # what outputs depend on
+EXECUTED_WITH = (
+    "src",
+    "requirements.txt",
+    *(f"notebooks/results/{preset}" for preset in ("laptop", "comparison")),
+)  # what outputs depend on
 
 
 def files(path):
@@ -25,7 +29,9 @@ def fingerprint(root):
     """One hash of the names and the contents of everything the notebooks are executed with."""
     digest = hashlib.sha256()
     for path in (p for name in EXECUTED_WITH for p in files(root / name) if p.exists()):
-        digest.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        digest.update(
+            f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
+        )
     return digest.hexdigest()
 
 
@@ -42,7 +48,11 @@ def forget_stale_executions(root):
 def take_picture(root):
     """Put the picture of the front page, a stored output of chapter 01, where pages and README find it."""
     cells = json.loads((root / "notebooks" / "01_what_is_identified.ipynb").read_text())["cells"]
-    outputs = next(cell["outputs"] for cell in cells if "figures.hyperbolas_and_counts(" in "".join(cell["source"]))
+    outputs = next(
+        cell["outputs"]
+        for cell in cells
+        if "figures.hyperbolas_and_counts(" in "".join(cell["source"])
+    )
     picture = base64.b64decode(outputs[0]["data"]["image/png"])
     path = root / "book" / "_static" / "hyperbolas.png"
     if not path.exists() or path.read_bytes() != picture:
@@ -67,7 +77,11 @@ def progress(line):
 
 def complaint(line):
     """Any line of the builder's stderr, but for a kernel's that it talks without encryption, to this machine itself."""
-    return "" if line.startswith("[IPKernelApp] WARNING | Kernel is running over TCP without encryption") else line
+    return (
+        ""
+        if line.startswith("[IPKernelApp] WARNING | Kernel is running over TCP without encryption")
+        else line
+    )
 
 
 def relay(stream, shown):
@@ -78,8 +92,15 @@ def relay(stream, shown):
 
 def run_quietly(command, root):
     """Run the builder; show its progress and all its complaints. CalledProcessError when it fails."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}   # a chapter is told of when it is done
-    with subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}  # a chapter is told of when it is done
+    with subprocess.Popen(
+        command,
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         complaints = Thread(target=relay, args=(process.stderr, complaint))
         complaints.start()
         relay(process.stdout, progress)
@@ -94,8 +115,21 @@ def build(root=ROOT):
     subprocess.run([sys.executable, root / "book" / "ledger.py"], check=True)
     take_picture(root)
     shutil.rmtree(root / "_build" / "html", ignore_errors=True)
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "--toc", "book/_toc.yml", "--all", "-W", "-n", "--keep-going"]
-    print("building the book: each chapter that has changed is executed first, all of them in about two minutes", file=sys.stderr)
+    command = [
+        Path(sys.executable).with_name("jupyter-book"),
+        "build",
+        ".",
+        "--toc",
+        "book/_toc.yml",
+        "--all",
+        "-W",
+        "-n",
+        "--keep-going",
+    ]
+    print(
+        "building the book: each chapter that has changed is executed first, all of them in about two minutes",
+        file=sys.stderr,
+    )
     run_quietly(command, root)
     leave_out_unused_mathjax(root / "_build" / "html")
     return root / "_build" / "html" / "index.html"

@@ -34,7 +34,11 @@ def place(where):
 
 def in_the_book(claim):
     links = [f"{{prf:ref}}`{item}`" for item in claim.items]
-    chapter = [f"{{doc}}`chapter {claim.chapter[:2]} <../notebooks/{claim.chapter}>`"] if claim.chapter else []
+    chapter = (
+        [f"{{doc}}`chapter {claim.chapter[:2]} <../notebooks/{claim.chapter}>`"]
+        if claim.chapter
+        else []
+    )
     return ", ".join(links + chapter) or "–"
 
 
@@ -43,25 +47,39 @@ def target(claim):
 
 
 def overview(claims):
-    rows = [f"| [{claim.paper}](#{target(claim)}) | {in_the_book(claim)} | {', '.join(claim.methods) or '–'} | {claim.status} |" for claim in claims]
+    rows = [
+        f"| [{claim.paper}](#{target(claim)}) | {in_the_book(claim)} | {', '.join(claim.methods) or '–'} | {claim.status} |"
+        for claim in claims
+    ]
     return "\n".join(["| Paper | Here | Methods | Status |", "|---|---|---|---|", *rows, "", ""])
 
 
 def entry(claim):
-    lines = [f"({target(claim)})=", f"## {claim.paper[0].upper() + claim.paper[1:]}", "", claim.claim, "", f"- Status: **{claim.status}**" +
-             (f" ({claim.conditions})" if claim.conditions else "")]
+    lines = [
+        f"({target(claim)})=",
+        f"## {claim.paper[0].upper() + claim.paper[1:]}",
+        "",
+        claim.claim,
+        "",
+        f"- Status: **{claim.status}**" + (f" ({claim.conditions})" if claim.conditions else ""),
+    ]
     if claim.methods:
-        lines += [f"- Here: {in_the_book(claim)}", f"- Methods: {', '.join(claim.methods)}; tolerance: {claim.tolerance}",
-                  f"- Checked by: {'; '.join(map(place, claim.where))}"]
+        lines += [
+            f"- Here: {in_the_book(claim)}",
+            f"- Methods: {', '.join(claim.methods)}; tolerance: {claim.tolerance}",
+            f"- Checked by: {'; '.join(map(place, claim.where))}",
+        ]
     if claim.printed:
         lines += [f"- In the paper: {claim.printed}"]
     return "\n".join(lines) + "\n\n"
 
 
 def erratum(number, claim):
-    return (f"## {number}. {claim.paper[0].upper() + claim.paper[1:]}\n\n*In the paper:* {claim.printed}\n\n*What holds:* {claim.claim}"
-            + (f" Needed: {claim.conditions}." if claim.conditions else "")
-            + f"\n\n{claim.status.capitalize()}; see {{ref}}`its row <{target(claim)}>`{', ' + in_the_book(claim) if claim.chapter else ''}.\n\n")
+    return (
+        f"## {number}. {claim.paper[0].upper() + claim.paper[1:]}\n\n*In the paper:* {claim.printed}\n\n*What holds:* {claim.claim}"
+        + (f" Needed: {claim.conditions}." if claim.conditions else "")
+        + f"\n\n{claim.status.capitalize()}; see {{ref}}`its row <{target(claim)}>`{', ' + in_the_book(claim) if claim.chapter else ''}.\n\n"
+    )
 
 
 def ledger_page():

@@ -10,7 +10,9 @@ from pathlib import Path
 from build import ROOT, build
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-WAIT = 300_000   # milliseconds that the page may take to set its formulas, on the browser's own clock
+WAIT = (
+    300_000  # milliseconds that the page may take to set its formulas, on the browser's own clock
+)
 # what a sheet of paper needs: no bars of the theme, answers unfolded, nothing cut off at the right
 PRINT = """
 <style>
@@ -52,19 +54,41 @@ def one_page(root):
     build(root)
     folder = root / "_build" / "singlehtml"
     shutil.rmtree(folder, ignore_errors=True)
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "--toc", "book/_toc.yml", "--builder", "singlehtml"]
+    command = [
+        Path(sys.executable).with_name("jupyter-book"),
+        "build",
+        ".",
+        "--toc",
+        "book/_toc.yml",
+        "--builder",
+        "singlehtml",
+    ]
     subprocess.run(command, cwd=root, check=True)
-    return (folder / "book" / "intro.html").rename(folder / "book.html")   # where its addresses are right
+    return (folder / "book" / "intro.html").rename(
+        folder / "book.html"
+    )  # where its addresses are right
 
 
 def printed(page, path, browser):
     """Print a page to a PDF, without a network; the PDF stands beside the page until it is whole."""
-    page.write_text(page.read_text(encoding="utf-8").replace("</head>", PRINT + "</head>", 1), encoding="utf-8")
+    page.write_text(
+        page.read_text(encoding="utf-8").replace("</head>", PRINT + "</head>", 1), encoding="utf-8"
+    )
     draft = page.with_suffix(".pdf")
     with tempfile.TemporaryDirectory() as profile:
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-                   "--host-resolver-rules=MAP * ~NOTFOUND", "--no-pdf-header-footer", "--window-size=673,1000",
-                   f"--virtual-time-budget={WAIT}", f"--print-to-pdf={draft}", page.as_uri()]
+        command = [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={profile}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--no-pdf-header-footer",
+            "--window-size=673,1000",
+            f"--virtual-time-budget={WAIT}",
+            f"--print-to-pdf={draft}",
+            page.as_uri(),
+        ]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     os.replace(draft, path)
     return path
@@ -73,7 +97,9 @@ def printed(page, path, browser):
 def main(root=ROOT):
     browser = chromium()
     if browser is None:
-        sys.exit(f"no PDF: none of {', '.join(NAMES)} is installed (Debian: apt-get install chromium)")
+        sys.exit(
+            f"no PDF: none of {', '.join(NAMES)} is installed (Debian: apt-get install chromium)"
+        )
     print(printed(one_page(root), root / "_build" / "identified-attention.pdf", browser))
 
 

@@ -7,12 +7,23 @@ from urllib.parse import unquote, urlsplit
 
 from bs4 import BeautifulSoup
 
-LOADED = {"script": "src", "link": "href", "img": "src", "source": "src", "iframe": "src", "video": "src", "audio": "src", "embed": "src"}
+LOADED = {
+    "script": "src",
+    "link": "href",
+    "img": "src",
+    "source": "src",
+    "iframe": "src",
+    "video": "src",
+    "audio": "src",
+    "embed": "src",
+}
 
 
 def pages(site):
     """Every page of the book; what the theme keeps in _static is no page."""
-    return sorted(path for path in site.rglob("*.html") if "_static" not in path.relative_to(site).parts)
+    return sorted(
+        path for path in site.rglob("*.html") if "_static" not in path.relative_to(site).parts
+    )
 
 
 @cache
@@ -50,7 +61,11 @@ def is_broken(page, address):
     target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
     if not target.is_file():
         return True
-    return bool(parts.fragment) and target.suffix == ".html" and unquote(parts.fragment) not in anchors(target)
+    return (
+        bool(parts.fragment)
+        and target.suffix == ".html"
+        and unquote(parts.fragment) not in anchors(target)
+    )
 
 
 def broken(page):
@@ -63,23 +78,40 @@ def fetched_from_elsewhere(page):
 
 def fonts_from_elsewhere(stylesheet):
     """What a style sheet, or the style of a page, fetches from another host."""
-    return re.findall(r"(?:url\(|@import\s+)\s*[\"']?((?:https?:)?//[^\"')\s]+)", stylesheet.read_text(encoding="utf-8"))
+    return re.findall(
+        r"(?:url\(|@import\s+)\s*[\"']?((?:https?:)?//[^\"')\s]+)",
+        stylesheet.read_text(encoding="utf-8"),
+    )
 
 
 def without_alternative_text(page):
     """Images that say nothing to somebody who does not see them; Sphinx falls back on the file's name."""
+
     def says_nothing(image):
         text = image.get("alt", "").strip()
         return not text or Path(text).name == Path(urlsplit(image["src"]).path).name
+
     return [image["src"] for image in soup(page).find_all("img") if says_nothing(image)]
 
 
 def numbers(page):
     """The number of each labelled statement, figure and equation of a page, as references to it say it."""
-    statements = {tag["id"]: tag.select_one(".caption-number") for tag in soup(page).select("div.proof[id]")}
-    figures = {tag["id"]: tag.select_one("figcaption .caption-number") for tag in soup(page).select("figure[id]")}
-    equations = {tag["id"].removeprefix("equation-"): tag.select_one(".eqno") for tag in soup(page).select("div.math[id]")}
-    return {label: tag.get_text().strip(" \n#") for label, tag in {**statements, **figures, **equations}.items() if tag}
+    statements = {
+        tag["id"]: tag.select_one(".caption-number") for tag in soup(page).select("div.proof[id]")
+    }
+    figures = {
+        tag["id"]: tag.select_one("figcaption .caption-number")
+        for tag in soup(page).select("figure[id]")
+    }
+    equations = {
+        tag["id"].removeprefix("equation-"): tag.select_one(".eqno")
+        for tag in soup(page).select("div.math[id]")
+    }
+    return {
+        label: tag.get_text().strip(" \n#")
+        for label, tag in {**statements, **figures, **equations}.items()
+        if tag
+    }
 
 
 def citations(page):

@@ -2,7 +2,7 @@
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")   # the kernels that nbval starts inherit it
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the kernels that nbval starts inherit it
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ def pytest_collection_modifyitems(items):
 def site(tmp_path_factory):
     """The folder of the built book: the first process of a test run that asks builds it, the others wait."""
     import build
+
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent

@@ -18,16 +18,27 @@ def descriptions(draw, *, least_inputs=2, most_parameters=350, **fixed):
     heads = draw(st.integers(1, 4))
     head_dim = draw(st.integers(1, 8))
     fields = dict(
-        embed_dim=draw(st.integers(least_inputs + (inputs == "centred"), 6)), heads=heads,
+        embed_dim=draw(st.integers(least_inputs + (inputs == "centred"), 6)),
+        heads=heads,
         kv_heads=draw(st.sampled_from([g for g in range(1, heads + 1) if heads % g == 0])),
-        head_dim=head_dim, value_dim=draw(st.integers(1, 5)),
+        head_dim=head_dim,
+        value_dim=draw(st.integers(1, 5)),
         bias="".join(draw(st.sets(st.sampled_from("qkvo")))),
         rotary=tuple(draw(st.lists(st.sampled_from(FREQUENCIES), max_size=head_dim // 2))),
         qk_norm=draw(st.sampled_from((None, None, "head", "head_gain", "layer_gain"))),
         score=draw(st.sampled_from(("softmax", "softmax", "softcap", "alibi", "sink"))),
-        inputs=inputs, causal=draw(st.booleans()))
+        inputs=inputs,
+        causal=draw(st.booleans()),
+    )
     attention = Attention(**fields | fixed)
     assume(attention.parameters <= most_parameters)
     # normalised numbers are signs, and have a count only where signs differ whatever the weights
-    assume(not (attention.qk_norm and attention.D == 1 and attention.inputs == "centred" and set("qk") & set(attention.bias)))
+    assume(
+        not (
+            attention.qk_norm
+            and attention.D == 1
+            and attention.inputs == "centred"
+            and set("qk") & set(attention.bias)
+        )
+    )
     return attention

@@ -32,6 +32,7 @@ def saved(tmp_path, steps=2, **options):
 
 # ---- whole or absent
 
+
 def test_write_replaces_and_leaves_no_draft(tmp_path):
     for content in (b"one", b"", b"another" * 1000):
         write_whole(tmp_path / "f", content)
@@ -48,8 +49,10 @@ def test_written_file_is_as_readable_as_any(tmp_path):
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_interrupted_write_leaves_what_was_there(tmp_path, monkeypatch, where, error):
     write_whole(tmp_path / "f", b"old")
+
     def stop(*_):
         raise error
+
     monkeypatch.setattr(files.os, where, stop)
     with pytest.raises(error):
         write_whole(tmp_path / "f", b"new")
@@ -66,12 +69,15 @@ def test_killed_write_leaves_what_was_there(tmp_path, where):
     write_whole(tmp_path / "f", b"old")
     assert killed(killed_write, tmp_path / "f", where)
     assert (tmp_path / "f").read_bytes() == b"old"
-    assert all(name == "f" or name[0] == "." and name.endswith(".tmp") for name in os.listdir(tmp_path))
+    assert all(
+        name == "f" or name[0] == "." and name.endswith(".tmp") for name in os.listdir(tmp_path)
+    )
     write_whole(tmp_path / "f", b"new")
     assert (tmp_path / "f").read_bytes() == b"new"
 
 
 # ---- checkpoints
+
 
 def test_checkpoint_puts_everything_back(tmp_path):
     checkpoint, run, history = saved(tmp_path)
@@ -91,7 +97,9 @@ def test_without_a_file_a_run_starts_at_the_start(tmp_path):
 def refused(checkpoint, run, why):
     before = [p.clone() for p in run.model.parameters()]
     history = {}
-    with pytest.raises(ValueError, match=f"^checkpoint='{checkpoint.path}': {why}.*; delete it to start over$"):
+    with pytest.raises(
+        ValueError, match=f"^checkpoint='{checkpoint.path}': {why}.*; delete it to start over$"
+    ):
         checkpoint.resume(run, history)
     assert run.step == 0 and history == {} and all(map(torch.equal, before, run.model.parameters()))
 
@@ -113,15 +121,22 @@ def test_one_changed_bit_is_refused(tmp_path):
         refused(checkpoint, a_run(), "is damaged")
 
 
-@pytest.mark.parametrize("name, other", [
-    ("learning_rate, min_learning_rate", dict(settings=replace(SETTINGS, learning_rate=1e-2, min_learning_rate=None))),
-    ("seed", dict(settings=replace(SETTINGS, seed=1))),
-    ("optimizer", dict(settings=replace(SETTINGS, optimizer="sgd"))),
-    ("steps", dict(settings=replace(SETTINGS, steps=7))),
-    ("n_embd", dict(config=replace(CONFIG, n_embd=16))),
-    ("dropout", dict(config=replace(CONFIG, dropout=0.0))),
-    ("precision", dict(precision="bfloat16")),
-    ("data", dict(corpus=replace(CORPUS, sha256="0" * 64)))])
+@pytest.mark.parametrize(
+    "name, other",
+    [
+        (
+            "learning_rate, min_learning_rate",
+            dict(settings=replace(SETTINGS, learning_rate=1e-2, min_learning_rate=None)),
+        ),
+        ("seed", dict(settings=replace(SETTINGS, seed=1))),
+        ("optimizer", dict(settings=replace(SETTINGS, optimizer="sgd"))),
+        ("steps", dict(settings=replace(SETTINGS, steps=7))),
+        ("n_embd", dict(config=replace(CONFIG, n_embd=16))),
+        ("dropout", dict(config=replace(CONFIG, dropout=0.0))),
+        ("precision", dict(precision="bfloat16")),
+        ("data", dict(corpus=replace(CORPUS, sha256="0" * 64))),
+    ],
+)
 def test_checkpoint_of_another_run_is_refused_by_name(tmp_path, name, other):
     checkpoint, *_ = saved(tmp_path)
     refused(checkpoint, a_run(**other), f"is of a run with another {name};?")

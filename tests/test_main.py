@@ -27,37 +27,69 @@ def call(monkeypatch, capsys, *words):
     return status, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("words, complaint", [
-    ("train --preset huge --case sgd", "preset='huge': must be one of"),
-    ("train --preset smoke --case adam", "case='adam': must be one of"),
-    ("train --preset smoke --case sgd --seed -1", "seed=-1: must be"),
-    ("train --preset smoke --case sgd --rate 0", "learning_rate=0.0: must be above 0"),
-    ("train --preset smoke --case sgd --rate nan", "learning_rate=nan: must be above 0"),
-    ("train --preset smoke --case sgd --rate 1e30", "loss=nan: is not finite, at step=1"),
-    ("train --preset smoke --case sgd --precision half", "precision='half': must be one of"),
-    ("train --preset smoke --case sgd --device nowhere", "device='nowhere': "),
-    ("sweep --preset smoke --cases sgd adam", "case='adam': must be one of"),
-    ("sweep --preset smoke --cases sgd --rates 0.5 -1", "learning_rate=-1.0: must be above 0"),
-    ("sweep --preset smoke --cases sgd --minutes 0", "minutes=0.0: must be above 0"),
-    ("sweep --preset smoke --cases sgd --device nowhere", "device='nowhere': "),
-    ("sweep --preset smoke --cases sgd --device meta", "device='meta': must be one of")])
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        ("train --preset huge --case sgd", "preset='huge': must be one of"),
+        ("train --preset smoke --case adam", "case='adam': must be one of"),
+        ("train --preset smoke --case sgd --seed -1", "seed=-1: must be"),
+        ("train --preset smoke --case sgd --rate 0", "learning_rate=0.0: must be above 0"),
+        ("train --preset smoke --case sgd --rate nan", "learning_rate=nan: must be above 0"),
+        ("train --preset smoke --case sgd --rate 1e30", "loss=nan: is not finite, at step=1"),
+        ("train --preset smoke --case sgd --precision half", "precision='half': must be one of"),
+        ("train --preset smoke --case sgd --device nowhere", "device='nowhere': "),
+        ("sweep --preset smoke --cases sgd adam", "case='adam': must be one of"),
+        ("sweep --preset smoke --cases sgd --rates 0.5 -1", "learning_rate=-1.0: must be above 0"),
+        ("sweep --preset smoke --cases sgd --minutes 0", "minutes=0.0: must be above 0"),
+        ("sweep --preset smoke --cases sgd --device nowhere", "device='nowhere': "),
+        ("sweep --preset smoke --cases sgd --device meta", "device='meta': must be one of"),
+    ],
+)
 def test_error_is_one_clear_line(monkeypatch, capsys, tmp_path, words, complaint):
     status, out, err = call(monkeypatch, capsys, *words.split(), "--results", tmp_path)
-    assert status == 2 and out == "" and err.startswith(f"{PREFIX} {words.split()[0]}: {complaint}") and err.count("\n") == 1
+    assert (
+        status == 2
+        and out == ""
+        and err.startswith(f"{PREFIX} {words.split()[0]}: {complaint}")
+        and err.count("\n") == 1
+    )
 
 
-@pytest.mark.parametrize("words, complaint", [
-    ("train --case sgd", "required: --preset"), ("sweep --preset smoke", "required: --cases"), ("sweep --preset smoke --cases", "--cases: expected"),
-    ("train --preset smoke --case sgd --seed x", "--seed: invalid int value: 'x'"), ("", "required: command"),
-    ("sweep --preset smoke --cases sgd --seeds 0", "--seeds: invalid count value: '0'"), ("learn", "invalid choice: 'learn'")])
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        ("train --case sgd", "required: --preset"),
+        ("sweep --preset smoke", "required: --cases"),
+        ("sweep --preset smoke --cases", "--cases: expected"),
+        ("train --preset smoke --case sgd --seed x", "--seed: invalid int value: 'x'"),
+        ("", "required: command"),
+        ("sweep --preset smoke --cases sgd --seeds 0", "--seeds: invalid count value: '0'"),
+        ("learn", "invalid choice: 'learn'"),
+    ],
+)
 def test_misspelt_command_is_explained(monkeypatch, capsys, words, complaint):
     status, out, err = call(monkeypatch, capsys, *words.split())
-    assert status == 2 and out == "" and complaint in err.splitlines()[-1] and err.startswith("usage: ")
+    assert (
+        status == 2
+        and out == ""
+        and complaint in err.splitlines()[-1]
+        and err.startswith("usage: ")
+    )
 
 
 def test_results_that_cannot_be_written_are_named(monkeypatch, capsys, tmp_path):
     (tmp_path / "file").touch()
-    status, _, err = call(monkeypatch, capsys, "train", "--preset", "smoke", "--case", "sgd", "--results", tmp_path / "file")
+    status, _, err = call(
+        monkeypatch,
+        capsys,
+        "train",
+        "--preset",
+        "smoke",
+        "--case",
+        "sgd",
+        "--results",
+        tmp_path / "file",
+    )
     assert status == 2 and str(tmp_path / "file") in err and err.count("\n") == 1
 
 
@@ -66,23 +98,50 @@ def test_help_names_every_choice(monkeypatch, capsys, name):
     status, out, _ = call(monkeypatch, capsys, name, "--help")
     words = set(out.replace(",", " ").replace(";", " ").split())
     assert status == 0 and set(CASES) | set(PRESETS) | {"float32", "cpu", "cuda", "mps"} <= words
-    example = out[out.index("example: ") + len("example: "):].split()
+    example = out[out.index("example: ") + len("example: ") :].split()
     assert example[:4] == ["python", "-m", "attnid", name]
     monkeypatch.setattr(command, "train_or_sweep", lambda arguments: 0)
     assert call(monkeypatch, capsys, *example[3:])[0] == 0  # the example is a command
 
 
 def test_train_says_where_its_record_is(monkeypatch, capsys, tmp_path):
-    words = ("train", "--preset", "smoke", "--case", "adamw", "--seed", 3, "--rate", 0.01, "--precision", "float32", "--results", tmp_path)
+    words = (
+        "train",
+        "--preset",
+        "smoke",
+        "--case",
+        "adamw",
+        "--seed",
+        3,
+        "--rate",
+        0.01,
+        "--precision",
+        "float32",
+        "--results",
+        tmp_path,
+    )
     status, out, err = call(monkeypatch, capsys, *words)
     path = Job("smoke", "adamw", 3, 0.01, "float32").path(tmp_path)
     assert status == 0 and err == "" and out == f"{path}: {read_record(path).summary}\n"
-    again, same, note = call(monkeypatch, capsys, *words, "--device", "cuda")  # done before, elsewhere
-    assert (again, same) == (status, out) and note.startswith(f"{path}: is there already and was not run again (made on cpu in float32, at ")
-    assert time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime)) in note and note.count("\n") == 1
+    again, same, note = call(
+        monkeypatch, capsys, *words, "--device", "cuda"
+    )  # done before, elsewhere
+    assert (again, same) == (status, out) and note.startswith(
+        f"{path}: is there already and was not run again (made on cpu in float32, at "
+    )
+    assert (
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime)) in note
+        and note.count("\n") == 1
+    )
 
 
-@pytest.mark.parametrize("name, first", [("train", ["preset", "case", "seed", "rate"]), ("sweep", ["preset", "cases", "seeds", "rates"])])
+@pytest.mark.parametrize(
+    "name, first",
+    [
+        ("train", ["preset", "case", "seed", "rate"]),
+        ("sweep", ["preset", "cases", "seeds", "rates"]),
+    ],
+)
 def test_help_begins_with_what_is_required(monkeypatch, capsys, name, first):
     _, out, _ = call(monkeypatch, capsys, name, "--help")
     options = re.findall(r"^  --(\w+)", out, re.MULTILINE)
@@ -91,11 +150,25 @@ def test_help_begins_with_what_is_required(monkeypatch, capsys, name, first):
 
 def test_sweep_goes_seed_by_seed_and_tells_failure(monkeypatch, capsys, tmp_path):
     from attnid.training import experiments
+
     seen = []
-    monkeypatch.setattr(experiments, "sweep", lambda jobs, folder, **options: seen.append((jobs, options)) or jobs[:1])
-    status, *_ = call(monkeypatch, capsys, *"sweep --preset smoke --cases sgd adamw --seeds 2 --rates 0.5 0.25 --workers 3 --minutes 1".split())
-    (jobs, options), = seen
-    assert jobs == [Job("smoke", case, seed, rate) for seed in (0, 1) for case in ("sgd", "adamw") for rate in (0.5, 0.25)]
+    monkeypatch.setattr(
+        experiments,
+        "sweep",
+        lambda jobs, folder, **options: seen.append((jobs, options)) or jobs[:1],
+    )
+    status, *_ = call(
+        monkeypatch,
+        capsys,
+        *"sweep --preset smoke --cases sgd adamw --seeds 2 --rates 0.5 0.25 --workers 3 --minutes 1".split(),
+    )
+    ((jobs, options),) = seen
+    assert jobs == [
+        Job("smoke", case, seed, rate)
+        for seed in (0, 1)
+        for case in ("sgd", "adamw")
+        for rate in (0.5, 0.25)
+    ]
     assert status == 1 and options == dict(workers=3, minutes=1.0, device="cpu", compiled=False)
 
 
@@ -113,8 +186,16 @@ def members(group):
 
 
 def test_interrupted_sweep_leaves_nothing_behind(tmp_path):
-    words = [sys.executable, "-m", "attnid", *"sweep --preset smoke --cases sgd adamw --seeds 40 --workers 2 --results".split(), tmp_path]
-    process = subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = [
+        sys.executable,
+        "-m",
+        "attnid",
+        *"sweep --preset smoke --cases sgd adamw --seeds 40 --workers 2 --results".split(),
+        tmp_path,
+    ]
+    process = subprocess.Popen(
+        words, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     done = lambda: list(tmp_path.rglob("*.json.xz"))
     while not done():
         assert process.poll() is None
@@ -122,10 +203,14 @@ def test_interrupted_sweep_leaves_nothing_behind(tmp_path):
     assert len(members(process.pid)) > 1 or not Path("/proc").exists()
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 130 and err.endswith(f"{PREFIX} sweep: interrupted; repeat the command to go on\n")
+    assert process.returncode == 130 and err.endswith(
+        f"{PREFIX} sweep: interrupted; repeat the command to go on\n"
+    )
     assert "0 of 80 runs are done" in out
     give_up = time.monotonic() + 10  # the resource tracker of multiprocessing ends a moment later
     while members(process.pid) and time.monotonic() < give_up:
         time.sleep(0.05)
     assert members(process.pid) == []
-    assert not list(tmp_path.rglob("*.tmp")) and all(read_record(path).final_loss > 0 for path in done())
+    assert not list(tmp_path.rglob("*.tmp")) and all(
+        read_record(path).final_loss > 0 for path in done()
+    )

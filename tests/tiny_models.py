@@ -7,12 +7,19 @@ from attnid.models.layouts import LAYOUTS
 
 DECODERS = {"vocab_size": 30, "max_position_embeddings": 32}
 # id -> configuration, of every family whose weights are read
-FOLDERS = {name: config | ({"n_layer": 2} if "n_layer" in config else {"num_hidden_layers": 2}) | ({} if config["model_type"] == "vit" else DECODERS)
-           | ({"image_size": 8, "patch_size": 4} if config["model_type"] == "vit" else {})
-           for name, (config, _) in real.CASES.items() if config["model_type"] in LAYOUTS}
+FOLDERS = {
+    name: config
+    | ({"n_layer": 2} if "n_layer" in config else {"num_hidden_layers": 2})
+    | ({} if config["model_type"] == "vit" else DECODERS)
+    | ({"image_size": 8, "patch_size": 4} if config["model_type"] == "vit" else {})
+    for name, (config, _) in real.CASES.items()
+    if config["model_type"] in LAYOUTS
+}
 for name in ("qwen3_moe", "gpt_oss"):
     FOLDERS[name] = FOLDERS[name] | {"num_experts_per_tok": 1}
-FOLDERS["gemma3, full"] = FOLDERS["gemma3, full"] | {"layer_types": ["full_attention", "sliding_attention"]}
+FOLDERS["gemma3, full"] = FOLDERS["gemma3, full"] | {
+    "layer_types": ["full_attention", "sliding_attention"]
+}
 FOLDERS["gpt_oss"] = FOLDERS["gpt_oss"] | {"layer_types": ["sliding_attention", "full_attention"]}
 
 
@@ -29,6 +36,7 @@ def draw(model, seed=0):
 def model_of(config, dtype=torch.float64, head="AutoModel"):
     """A model of that class and configuration with random weights."""
     import transformers  # slow to import, so only where a model is built
+
     options = dict(config)
     config = transformers.AutoConfig.for_model(options.pop("model_type"), **options)
     model = getattr(transformers, head).from_config(config, attn_implementation="eager").to(dtype)
@@ -38,7 +46,10 @@ def model_of(config, dtype=torch.float64, head="AutoModel"):
 def load(path, dtype=torch.float64, head="AutoModel"):
     """The model in a folder, as people load it. Every tensor of the file must belong to it, and the other way round."""
     import transformers
-    model, found = getattr(transformers, head).from_pretrained(path, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+
+    model, found = getattr(transformers, head).from_pretrained(
+        path, dtype=dtype, attn_implementation="eager", output_loading_info=True
+    )
     assert not any(found[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     return model.eval()
 

@@ -22,99 +22,197 @@ def count(text):
 
 def add_runs(commands):
     """The commands that train. What they accept is checked where the runs are described, so that nothing is said twice."""
-    train = commands.add_parser("train", help="one training run, with its measurements, as a record in a file", description=f"""
+    train = commands.add_parser(
+        "train",
+        help="one training run, with its measurements, as a record in a file",
+        description=f"""
         Train one model, measure its heads on the way, and write a record, RESULTS/PRESET/CASE/seed-SEED.json.xz. {AGAIN}""",
-                                epilog="example: python -m attnid train --preset smoke --case sgd")
-    sweep = commands.add_parser("sweep", help="many runs, in worker processes; those that are done are skipped", description=f"""
+        epilog="example: python -m attnid train --preset smoke --case sgd",
+    )
+    sweep = commands.add_parser(
+        "sweep",
+        help="many runs, in worker processes; those that are done are skipped",
+        description=f"""
         Train for each seed each case at each rate, and write a record of each. Exit status 1 if a run failed. {AGAIN}""",
-                                epilog="example: python -m attnid sweep --preset laptop --cases sgd adamw --seeds 10 --workers 2")
+        epilog="example: python -m attnid sweep --preset laptop --cases sgd adamw --seeds 10 --workers 2",
+    )
     for parser in (train, sweep):
-        parser.add_argument("--preset", required=True, help="""how large: smoke (seconds), laptop (minutes),
-            comparison (the same, heads not measured) or paper (a GPU's work)""")
+        parser.add_argument(
+            "--preset",
+            required=True,
+            help="""how large: smoke (seconds), laptop (minutes),
+            comparison (the same, heads not measured) or paper (a GPU's work)""",
+        )
     train.add_argument("--case", required=True, help=f"what the run does: {CASES}")
-    train.add_argument("--seed", type=int, default=0, help="of the weights, the batches and the dropout (default: 0)")
+    train.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the weights, the batches and the dropout (default: 0)",
+    )
     train.add_argument("--rate", type=float, help="learning rate (default: the case's own)")
-    sweep.add_argument("--cases", nargs="+", required=True, metavar="CASE", help=f"what the runs do: {CASES}")
-    sweep.add_argument("--seeds", type=count, default=1, help="how many: seeds 0, 1, ... in turn, each for all cases (default: 1)")
-    sweep.add_argument("--rates", nargs="+", type=float, metavar="RATE", help="learning rates (default: each case's own)")
-    sweep.add_argument("--workers", type=count, default=1, help="processes at a time, which share the cores (default: 1)")
-    sweep.add_argument("--minutes", type=float, help="start no run after this long; those on their way end")
+    sweep.add_argument(
+        "--cases", nargs="+", required=True, metavar="CASE", help=f"what the runs do: {CASES}"
+    )
+    sweep.add_argument(
+        "--seeds",
+        type=count,
+        default=1,
+        help="how many: seeds 0, 1, ... in turn, each for all cases (default: 1)",
+    )
+    sweep.add_argument(
+        "--rates",
+        nargs="+",
+        type=float,
+        metavar="RATE",
+        help="learning rates (default: each case's own)",
+    )
+    sweep.add_argument(
+        "--workers",
+        type=count,
+        default=1,
+        help="processes at a time, which share the cores (default: 1)",
+    )
+    sweep.add_argument(
+        "--minutes", type=float, help="start no run after this long; those on their way end"
+    )
     for parser in (train, sweep):
-        parser.add_argument("--precision", help="float32, bfloat16, float16 or float64 (default: the device's best)")
+        parser.add_argument(
+            "--precision", help="float32, bfloat16, float16 or float64 (default: the device's best)"
+        )
         parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default: cpu)")
-        parser.add_argument("--compile", action="store_true", help="send the model through torch.compile")
-        parser.add_argument("--results", default="notebooks/results", help="folder of the records (default: %(default)s)")
+        parser.add_argument(
+            "--compile", action="store_true", help="send the model through torch.compile"
+        )
+        parser.add_argument(
+            "--results",
+            default="notebooks/results",
+            help="folder of the records (default: %(default)s)",
+        )
 
 
 def origin(record, path):
     """Where and when a record was made, in a few words."""
-    made, written = record.provenance, time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
+    made, written = (
+        record.provenance,
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime)),
+    )
     return f"made on {made['device']} in {made['precision']}, at commit {(made['commit'] or 'unknown')[:9]}; file of {written}"
 
 
 def train_or_sweep(arguments):
     """Run what the arguments describe. Returns the exit status."""
     from .training import experiments
+
     options = {"device": arguments.device, "compiled": arguments.compile}
     if arguments.command == "train":
-        job = experiments.Job(arguments.preset, arguments.case, arguments.seed, arguments.rate, arguments.precision)
+        job = experiments.Job(
+            arguments.preset, arguments.case, arguments.seed, arguments.rate, arguments.precision
+        )
         path, done = job.path(arguments.results), experiments.finished(job, arguments.results)
         if done:
-            print(f"{path}: is there already and was not run again ({origin(done, path)})", file=sys.stderr)
+            print(
+                f"{path}: is there already and was not run again ({origin(done, path)})",
+                file=sys.stderr,
+            )
         print(f"{path}: {(done or experiments.run(job, arguments.results, **options)).summary}")
         return 0
-    jobs = [experiments.Job(arguments.preset, case, seed, rate, arguments.precision)
-            for seed in range(arguments.seeds) for case in arguments.cases for rate in arguments.rates or [None]]
-    return 1 if experiments.sweep(jobs, arguments.results, workers=arguments.workers, minutes=arguments.minutes, **options) else 0
+    jobs = [
+        experiments.Job(arguments.preset, case, seed, rate, arguments.precision)
+        for seed in range(arguments.seeds)
+        for case in arguments.cases
+        for rate in arguments.rates or [None]
+    ]
+    return (
+        1
+        if experiments.sweep(
+            jobs, arguments.results, workers=arguments.workers, minutes=arguments.minutes, **options
+        )
+        else 0
+    )
 
 
 def add_count(commands):
     """The command that counts the attention layers of a model from its configuration."""
-    counts = commands.add_parser("count", help="what of a model's attention parameters is unidentified, from its config.json")
-    counts.add_argument("config", metavar="CONFIG", help="a Hugging Face config.json, or a folder with one")
-    counts.add_argument("--json", action="store_true", help="print the numbers as JSON instead of a table")
+    counts = commands.add_parser(
+        "count", help="what of a model's attention parameters is unidentified, from its config.json"
+    )
+    counts.add_argument(
+        "config", metavar="CONFIG", help="a Hugging Face config.json, or a folder with one"
+    )
+    counts.add_argument(
+        "--json", action="store_true", help="print the numbers as JSON instead of a table"
+    )
 
 
 def print_count(arguments):
     """The counts of a model's attention layers. Returns the exit status."""
     from .models import architectures
+
     architecture = architectures.read_architecture(arguments.config)
-    print(json.dumps(architectures.report(architecture), indent=2) if arguments.json else architectures.table(architecture))
+    print(
+        json.dumps(architectures.report(architecture), indent=2)
+        if arguments.json
+        else architectures.table(architecture)
+    )
     return 0
 
 
 def add_checkpoints(commands):
     """The commands that read a trained model."""
-    model = "a Hugging Face folder with config.json and safetensors, or a checkpoint file of nanoGPT"
-    audit = commands.add_parser("audit", help="what of a trained model's attention is unidentified, head by head", description=f"""
+    model = (
+        "a Hugging Face folder with config.json and safetensors, or a checkpoint file of nanoGPT"
+    )
+    audit = commands.add_parser(
+        "audit",
+        help="what of a trained model's attention is unidentified, head by head",
+        description=f"""
         Read a trained model, {model}, and print for each head how far its query and key weights are from balance, the condition numbers
         of its two products, and how many parameters can go without changing an output. Nothing is written.""",
-                                epilog="example: python -m attnid audit path/to/all-MiniLM-L6-v2")
-    reduce = commands.add_parser("reduce", help="the same model with what is unidentified set by rule", description=f"""
+        epilog="example: python -m attnid audit path/to/all-MiniLM-L6-v2",
+    )
+    reduce = commands.add_parser(
+        "reduce",
+        help="the same model with what is unidentified set by rule",
+        description=f"""
         Read a trained model, {model}, and write it to OUT with the same outputs: key biases that change nothing become 0, value biases
         move into the output biases, and the two products of each head get factors in the chosen form. The input stays as it is.
         Nothing is written if a layer's outputs would change by more than the tolerance.""",
-                                 epilog="example: python -m attnid reduce path/to/all-MiniLM-L6-v2 reduced --form identity")
+        epilog="example: python -m attnid reduce path/to/all-MiniLM-L6-v2 reduced --form identity",
+    )
     for parser in (audit, reduce):
         parser.add_argument("checkpoint", metavar="CHECKPOINT", help=model)
     reduce.add_argument("out", metavar="OUT", help="where to write it; nothing may be there yet")
-    reduce.add_argument("--form", default="balanced", help="""balanced (query and key weights with equal Gram matrices, nearest to the old),
+    reduce.add_argument(
+        "--form",
+        default="balanced",
+        help="""balanced (query and key weights with equal Gram matrices, nearest to the old),
         identity (of each head's keys and values, as many columns as the head is wide are those of the identity, well chosen) or
-        identity-unpivoted (the first columns, whatever comes of it) (default: balanced)""")
-    reduce.add_argument("--tolerance", type=float, help="""the largest change allowed, relative to a layer's largest output (default: by the
-        file's numbers, 1e-5 for float32, 0.02 for float16, 0.1 for bfloat16)""")
+        identity-unpivoted (the first columns, whatever comes of it) (default: balanced)""",
+    )
+    reduce.add_argument(
+        "--tolerance",
+        type=float,
+        help="""the largest change allowed, relative to a layer's largest output (default: by the
+        file's numbers, 1e-5 for float32, 0.02 for float16, 0.1 for bfloat16)""",
+    )
     for parser in (audit, reduce):
-        parser.add_argument("--json", action="store_true", help="print the numbers as JSON instead of a table")
+        parser.add_argument(
+            "--json", action="store_true", help="print the numbers as JSON instead of a table"
+        )
 
 
 def print_account(arguments):
     """The audit of a checkpoint, or what its reduction came to. Returns the exit status."""
     from .models import auditing as audit
     from .models import reduction
+
     if arguments.command == "audit":
         account, table = audit.audit(arguments.checkpoint), audit.table
     else:
-        account = reduction.reduce_checkpoint(arguments.checkpoint, arguments.out, form=arguments.form, tolerance=arguments.tolerance)
+        account = reduction.reduce_checkpoint(
+            arguments.checkpoint, arguments.out, form=arguments.form, tolerance=arguments.tolerance
+        )
         table = reduction.table
     print(json.dumps(account, indent=2) if arguments.json else table(account))
     return 0
@@ -123,21 +221,31 @@ def print_account(arguments):
 def run_benchmarks(arguments):
     """The benchmarks, or one side of one of them. Returns the exit status."""
     from . import bench
+
     if arguments.side is None:
         bench.main()
     else:
-        bench.child(arguments.side, *([arguments.sequences, arguments.tokens] if arguments.side == "plain" else []))
+        bench.child(
+            arguments.side,
+            *([arguments.sequences, arguments.tokens] if arguments.side == "plain" else []),
+        )
     return 0
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m attnid", description="Identified Attention, from the command line.")
+    parser = argparse.ArgumentParser(
+        prog="python -m attnid", description="Identified Attention, from the command line."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     add_runs(commands)
     add_count(commands)
     add_checkpoints(commands)
-    bench = commands.add_parser("bench", help="time the package against the plain ways, and compare peak memory")
-    sides = bench.add_subparsers(dest="side", help=argparse.SUPPRESS)  # one side, in a process of its own
+    bench = commands.add_parser(
+        "bench", help="time the package against the plain ways, and compare peak memory"
+    )
+    sides = bench.add_subparsers(
+        dest="side", help=argparse.SUPPRESS
+    )  # one side, in a process of its own
     for side in ("measure", "metrics", "recorder"):
         sides.add_parser(side)
     plain = sides.add_parser("plain")
@@ -149,12 +257,16 @@ def main():
             return print_count(arguments)
         if arguments.command in ("audit", "reduce"):
             return print_account(arguments)
-        return run_benchmarks(arguments) if arguments.command == "bench" else train_or_sweep(arguments)
+        return (
+            run_benchmarks(arguments) if arguments.command == "bench" else train_or_sweep(arguments)
+        )
     except (ValueError, ArithmeticError, OSError) as error:
         parser.exit(2, f"{parser.prog} {arguments.command}: {error}\n")
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the workers have ended, and so does this
-        parser.exit(130, f"\n{parser.prog} {arguments.command}: interrupted; repeat the command to go on\n")
+        parser.exit(
+            130, f"\n{parser.prog} {arguments.command}: interrupted; repeat the command to go on\n"
+        )
 
 
 if __name__ == "__main__":

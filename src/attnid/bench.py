@@ -33,9 +33,15 @@ def measured_rank():
     parameters = attention.random_parameters(0)
     x = _inputs(attention, parameters, measurement.sequences, measurement.tokens)
     (Z, B), building = _timed(jacobian.jacobian_blocks, attention, parameters, x)
-    _, values = _timed(torch.linalg.svdvals, B.flatten(0, 1)[:B.shape[2]])
-    return {"rank": measurement.rank, "seconds": seconds, "jacobian": building, "limit": values,
-            "sequences": measurement.sequences, "tokens": measurement.tokens}
+    _, values = _timed(torch.linalg.svdvals, B.flatten(0, 1)[: B.shape[2]])
+    return {
+        "rank": measurement.rank,
+        "seconds": seconds,
+        "jacobian": building,
+        "limit": values,
+        "sequences": measurement.sequences,
+        "tokens": measurement.tokens,
+    }
 
 
 def plain_rank(sequences, tokens):
@@ -54,14 +60,23 @@ def plain_rank(sequences, tokens):
 
 
 def _inputs(attention, parameters, sequences, tokens):
-    return random_inputs(attention, sequences, tokens, 1, scale=jacobian.input_scale(attention, parameters))
+    return random_inputs(
+        attention, sequences, tokens, 1, scale=jacobian.input_scale(attention, parameters)
+    )
 
 
 # ---- what training measures
 
+
 def plain_metrics(W_Q, W_K, W_Q_next, W_K_next):
     """The head metrics (5, layers, heads) by a plain loop over layers and heads, for heads of full rank."""
-    return torch.stack([torch.stack([_one_head(*head) for head in zip(*layer)], -1) for layer in zip(W_Q, W_K, W_Q_next, W_K_next)], 1)
+    return torch.stack(
+        [
+            torch.stack([_one_head(*head) for head in zip(*layer)], -1)
+            for layer in zip(W_Q, W_K, W_Q_next, W_K_next)
+        ],
+        1,
+    )
 
 
 def _one_head(W_Q, W_K, W_Q_next, W_K_next):
@@ -69,34 +84,59 @@ def _one_head(W_Q, W_K, W_Q_next, W_K_next):
     p, U_Q = torch.linalg.eigh(P)
     k, U_K = torch.linalg.eigh(K)
     S = U_K @ ((U_K.T @ (dQ @ W_Q.T - W_K @ dK.T) @ U_Q) / (k[:, None] + p)) @ U_Q.T
-    rho = ((S @ W_Q).square().sum() + (S.T @ W_K).square().sum()) / (dQ.square().sum() + dK.square().sum())
+    rho = ((S @ W_Q).square().sum() + (S.T @ W_K).square().sum()) / (
+        dQ.square().sum() + dK.square().sum()
+    )
     after = W_Q_next @ W_Q_next.T - W_K_next @ W_K_next.T
-    return torch.stack((rho, (P - K).norm(), (P - K).trace(), p[0] + k[0], (after - (P - K)).norm()))
+    return torch.stack(
+        (rho, (P - K).norm(), (P - K).trace(), p[0] + k[0], (after - (P - K)).norm())
+    )
 
 
 def metrics_times(rounds=40):
     """Seconds of head_metrics and of the plain loop, for one step of the paper's 36 heads; and of what neither can do without:
     the eigendecompositions, and the six products of D x E by E x D. The least of many rounds in turn, one thread's own time."""
     generator = torch.Generator().manual_seed(0)
-    normal = lambda scale: scale * torch.randn(6, 6, 64, 384, generator=generator, dtype=torch.float64)
+    normal = lambda scale: (
+        scale * torch.randn(6, 6, 64, 384, generator=generator, dtype=torch.float64)
+    )
     W_Q, W_K = normal(0.02), normal(0.02)
     weights = (W_Q, W_K, W_Q + normal(1e-4), W_K + normal(1e-4))
     grams = torch.stack((W_Q @ W_Q.mT, W_K @ W_K.mT))
-    ways = {"batched": lambda: head_metrics(*weights), "loop": lambda: plain_metrics(*weights),
-            "eigh": lambda: torch.linalg.eigh(grams), "products": lambda: [W_Q @ W_K.mT for _ in range(6)]}
+    ways = {
+        "batched": lambda: head_metrics(*weights),
+        "loop": lambda: plain_metrics(*weights),
+        "eigh": lambda: torch.linalg.eigh(grams),
+        "products": lambda: [W_Q @ W_K.mT for _ in range(6)],
+    }
     apart = float((torch.stack(list(ways["batched"]().values())) / ways["loop"]() - 1).abs().max())
     return {"apart": apart} | {name: min(times) for name, times in _in_turn(ways, rounds).items()}
 
 
 def recorder_times(rounds=60):
     """Seconds of a training step at the laptop preset, on the embedded corpus, and of measuring it: medians, one thread's own time."""
-    preset, case, corpus = experiments.PRESETS["laptop"], experiments.CASES["adamw"], load_corpus("embedded")
-    run = Run(GPT(GPTConfig(len(corpus.vocabulary), **preset.model, bias=True)), corpus, experiments.Job("laptop", "adamw").training())
+    preset, case, corpus = (
+        experiments.PRESETS["laptop"],
+        experiments.CASES["adamw"],
+        load_corpus("embedded"),
+    )
+    run = Run(
+        GPT(GPTConfig(len(corpus.vocabulary), **preset.model, bias=True)),
+        corpus,
+        experiments.Job("laptop", "adamw").training(),
+    )
     recorder = experiments.Recorder(case, preset, corpus, run.settings, {})
-    ways = {"before": lambda: recorder.before_step(0, run.model), "step": run.advance,
-            "after": lambda: recorder.on_step(0, 0.0, run.model, run.optimizer)}
+    ways = {
+        "before": lambda: recorder.before_step(0, run.model),
+        "step": run.advance,
+        "after": lambda: recorder.on_step(0, 0.0, run.model, run.optimizer),
+    }
     median = {name: sorted(times)[rounds // 2] for name, times in _in_turn(ways, rounds).items()}
-    return {"step": median["step"], "measurement": median["before"] + median["after"], "every": preset.measure_every}
+    return {
+        "step": median["step"],
+        "measurement": median["before"] + median["after"],
+        "every": preset.measure_every,
+    }
 
 
 def _in_turn(ways, rounds):
@@ -111,16 +151,25 @@ def _in_turn(ways, rounds):
 
 # ---- a side in a process of its own
 
-SIDES = {"measure": measured_rank, "plain": plain_rank, "metrics": metrics_times, "recorder": recorder_times}
+SIDES = {
+    "measure": measured_rank,
+    "plain": plain_rank,
+    "metrics": metrics_times,
+    "recorder": recorder_times,
+}
 
 
 def child(name, *arguments):
     """Run one side in this process and print what it measured, its peak memory (MiB) included, as JSON."""
-    torch.func.vmap(torch.func.jacrev(torch.sin))(torch.zeros(2))  # first use is not what is measured
+    torch.func.vmap(torch.func.jacrev(torch.sin))(
+        torch.zeros(2)
+    )  # first use is not what is measured
     if name in ("metrics", "recorder"):
         torch.set_num_threads(1)
     result = SIDES[name](*arguments)
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        1024 if sys.platform == "darwin" else 1
+    )
     print(json.dumps(result | {"peak": kilobytes / 1024}))
 
 
@@ -131,7 +180,11 @@ def _run(*words):
 
 def main():
     """Print each of our ways beside the plain one; on stderr, what is on its way."""
-    parts = {"the rank of a Jacobian": compare_ranks, "the metrics of heads": compare_metrics, "a training step": compare_recorder}
+    parts = {
+        "the rank of a Jacobian": compare_ranks,
+        "the metrics of heads": compare_metrics,
+        "a training step": compare_recorder,
+    }
     print(f"{len(parts)} parts, about two minutes in all on two cores", file=sys.stderr)
     for number, (what, compare) in enumerate(parts.items(), 1):
         print(f"part {number} of {len(parts)}: {what} ...", file=sys.stderr)
@@ -147,14 +200,21 @@ def compare_ranks():
     median = lambda runs, key: sorted(run[key] for run in runs)[len(runs) // 2]
     if {run["rank"] for run in ours} != {run["rank"] for run in plain}:
         raise SystemExit(f"ranks differ: {ours[0]['rank']} and {plain[0]['rank']}")
-    print(f"rank of the Jacobian of Attention(32, 4), {ours[0]['rank']} both ways, median of {ROUNDS} runs in turn")
+    print(
+        f"rank of the Jacobian of Attention(32, 4), {ours[0]['rank']} both ways, median of {ROUNDS} runs in turn"
+    )
     for name, runs in (("measure", ours), ("jacrev + matrix_rank", plain)):
         total, building = median(runs, "seconds"), median(runs, "jacobian")
         parts = f"of which Jacobian {building:5.2f} s and rank {total - building:5.2f} s"
         print(f"  {name:21} {total:6.2f} s, {parts}; peak {median(runs, 'peak'):6.0f} MiB")
-    faster, smaller = median(plain, "seconds") / median(ours, "seconds"), median(ours, "peak") / median(plain, "peak")
+    faster, smaller = (
+        median(plain, "seconds") / median(ours, "seconds"),
+        median(ours, "peak") / median(plain, "peak"),
+    )
     print(f"  {faster:.1f} times as fast, at {smaller:.2f} of the peak memory")
-    print(f"  limit: the singular values alone of the matrix that is left take {median(ours, 'limit'):.2f} s")
+    print(
+        f"  limit: the singular values alone of the matrix that is left take {median(ours, 'limit'):.2f} s"
+    )
 
 
 def compare_metrics():
@@ -163,10 +223,16 @@ def compare_metrics():
     if times["apart"] > 1e-8:
         raise SystemExit(f"metrics differ by a relative {times['apart']:.1e}")
     ms = {name: 1e3 * value for name, value in times.items()}
-    print("metrics of 36 heads, D = 64, E = 384, the same numbers both ways, one thread, least of 40 rounds in turn")
+    print(
+        "metrics of 36 heads, D = 64, E = 384, the same numbers both ways, one thread, least of 40 rounds in turn"
+    )
     print(f"  head_metrics          {ms['batched']:6.1f} ms")
-    print(f"  loop over heads       {ms['loop']:6.1f} ms, {ms['loop'] / ms['batched']:.1f} times as long")
-    print(f"  limit: the eigendecompositions alone take {ms['eigh']:.1f} ms, the six products of D x E matrices {ms['products']:.1f} ms")
+    print(
+        f"  loop over heads       {ms['loop']:6.1f} ms, {ms['loop'] / ms['batched']:.1f} times as long"
+    )
+    print(
+        f"  limit: the eigendecompositions alone take {ms['eigh']:.1f} ms, the six products of D x E matrices {ms['products']:.1f} ms"
+    )
 
 
 def compare_recorder():
@@ -175,4 +241,6 @@ def compare_recorder():
     step, measurement = 1e3 * times["step"], 1e3 * times["measurement"]
     share = measurement / step / times["every"]
     print("a training step at the laptop preset, one thread, median of 60 in turn")
-    print(f"  step {step:.1f} ms, measurement {measurement:.1f} ms; every {times['every']} steps it adds {share:.1%} to a step")
+    print(
+        f"  step {step:.1f} ms, measurement {measurement:.1f} ms; every {times['every']} steps it adds {share:.1%} to a step"
+    )

@@ -15,7 +15,9 @@ def require(condition, field, value, why):
 def require_size(field, value, least=1):
     """Raise ValueError unless the value is a whole number, Python's or NumPy's, of at least `least`."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    require(whole and least <= value < 2 ** 63, field, value, f"must be an integer of at least {least}")
+    require(
+        whole and least <= value < 2**63, field, value, f"must be an integer of at least {least}"
+    )
 
 
 def is_finite(value):
@@ -29,4 +31,9 @@ def is_finite(value):
 def require_finite(field, tensor):
     """Raise ValueError unless every number of the tensor is finite, naming the first that is not."""
     wrong = tensor[~torch.isfinite(tensor)]
-    require(not len(wrong), field, wrong[0].item() if len(wrong) else None, "every number must be finite")
+    require(
+        not len(wrong),
+        field,
+        wrong[0].item() if len(wrong) else None,
+        "every number must be finite",
+    )

@@ -15,7 +15,9 @@ from .checks import require, require_size
 def write_whole(path, content):
     """Write bytes to a path by way of a draft beside it: whoever reads the path finds all of them or what was there before."""
     path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # what a kill leaves behind is hidden, and nobody reads it
+    draft = path.with_name(
+        f".{path.name}.{os.getpid()}.tmp"
+    )  # what a kill leaves behind is hidden, and nobody reads it
     try:
         with open(draft, "wb") as file:
             file.write(content)
@@ -33,7 +35,9 @@ def read_json(path):
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:  # of the JSON, or of its characters
         raise ValueError(f"path={os.fspath(path)!r}: is not JSON ({error})") from None
-    require(isinstance(content, dict), "path", os.fspath(path), "does not hold an object with fields")
+    require(
+        isinstance(content, dict), "path", os.fspath(path), "does not hold an object with fields"
+    )
     return content
 
 
@@ -67,8 +71,17 @@ class Checkpoint:
         if not os.path.exists(self.path):
             return
         state, here = self._read(), self._described(run)
-        other = [name for name in here | state["settings"] if state["settings"].get(name) != here.get(name)]
-        require(not other, "checkpoint", os.fspath(self.path), f"is of a run with another {', '.join(other)}; delete it to start over")
+        other = [
+            name
+            for name in here | state["settings"]
+            if state["settings"].get(name) != here.get(name)
+        ]
+        require(
+            not other,
+            "checkpoint",
+            os.fspath(self.path),
+            f"is of a run with another {', '.join(other)}; delete it to start over",
+        )
         run.load_state_dict(state["run"])
         history.update(state["history"])
         if self.carried is not None:
@@ -81,5 +94,10 @@ class Checkpoint:
         # torch.load alone does not see a changed number
         content = Path(self.path).read_bytes()
         whole = sha256(content[32:]).digest() == content[:32]
-        require(whole, "checkpoint", os.fspath(self.path), "is damaged or half-written; delete it to start over")
+        require(
+            whole,
+            "checkpoint",
+            os.fspath(self.path),
+            "is damaged or half-written; delete it to start over",
+        )
         return torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)

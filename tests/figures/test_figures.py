@@ -15,13 +15,25 @@ from scipy.stats import beta
 from attnid import figures
 from attnid.figures.style import COLOURS, GREY, HATCHES, LINES, STYLE
 
-CONTRAST = 3      # WCAG 2.1, success criterion 1.4.11, for graphics
-APART = 20        # CIELAB; 2 to 3 is the least that is seen side by side
+CONTRAST = 3  # WCAG 2.1, success criterion 1.4.11, for graphics
+APART = 20  # CIELAB; 2 to 3 is the least that is seen side by side
 
 SEEN_AS = {  # Machado, Oliveira and Fernandes 2009, severity 1, in linear RGB
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
     "full colour vision": np.eye(3),
 }
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -59,8 +71,14 @@ def test_colours_are_told_apart(vision):
 
 
 def test_what_the_measures_reject():
-    assert contrast("black", "white") == pytest.approx(21) and contrast("#E69F00", "white") < CONTRAST
-    assert least_distance(("#D55E00", "#009E73"), "full colour vision") > APART > least_distance(("#996600", "#D55E00"), "protanopia")
+    assert (
+        contrast("black", "white") == pytest.approx(21) and contrast("#E69F00", "white") < CONTRAST
+    )
+    assert (
+        least_distance(("#D55E00", "#009E73"), "full colour vision")
+        > APART
+        > least_distance(("#996600", "#D55E00"), "protanopia")
+    )
 
 
 def test_every_colour_has_a_line_style_and_a_hatch_of_its_own():
@@ -80,7 +98,10 @@ def without_colour(handle):
 
 def told_by_colour_alone(figure):
     """The panels of a figure, by number, in which two series of a legend differ in nothing but colour."""
-    looks = [[without_colour(handle) for handle in axes.get_legend_handles_labels()[0]] for axes in figure.axes]
+    looks = [
+        [without_colour(handle) for handle in axes.get_legend_handles_labels()[0]]
+        for axes in figure.axes
+    ]
     return [n for n, panel in enumerate(looks) if len(set(panel)) < len(panel)]
 
 
@@ -89,40 +110,96 @@ def ramp(*shape):
 
 
 def record(steps=4, layers=2, heads=2):
-    names = ("rho", "beta", "tau", "mu", "joint_rho", "joint_drift", "gradient_W_K", "gradient_b_Q", "gradient_b_K")
-    return SimpleNamespace(step=np.arange(steps), loss=np.ones(steps), heads={name: np.ones((steps, layers, heads)) for name in names})
+    names = (
+        "rho",
+        "beta",
+        "tau",
+        "mu",
+        "joint_rho",
+        "joint_drift",
+        "gradient_W_K",
+        "gradient_b_Q",
+        "gradient_b_K",
+    )
+    return SimpleNamespace(
+        step=np.arange(steps),
+        loss=np.ones(steps),
+        heads={name: np.ones((steps, layers, heads)) for name in names},
+    )
 
 
 SERIES = ("a", "b", "c")
 PATH = np.linspace(0, 1, 10).reshape(5, 2)
 DRAWN = {
     "hyperbolas_and_counts": lambda: figures.hyperbolas_and_counts(
-        np.linspace(-3, 3, 13), np.random.default_rng(0).random((13, 13)), 1.0, {E: ([1, 2, 3, 4], [1, 2, 3, 4]) for E in (1, 2, 4)}),
+        np.linspace(-3, 3, 13),
+        np.random.default_rng(0).random((13, 13)),
+        1.0,
+        {E: ([1, 2, 3, 4], [1, 2, 3, 4]) for E in (1, 2, 4)},
+    ),
     "cliff": lambda: figures.cliff(1 / ramp(6), 4),
-    "damage_by_condition": lambda: figures.damage_by_condition(ramp(3), {name: ramp(3, 2) for name in SERIES}, dict.fromkeys(SERIES, 1e-3)),
+    "damage_by_condition": lambda: figures.damage_by_condition(
+        ramp(3), {name: ramp(3, 2) for name in SERIES}, dict.fromkeys(SERIES, 1e-3)
+    ),
     "coordinates_that_fail": lambda: figures.coordinates_that_fail(ramp(3), ramp(3), ramp(3)),
-    "straight_and_curved": lambda: figures.straight_and_curved(ramp(3), {name: ramp(3, 2) for name in (*SERIES, "d")}),
+    "straight_and_curved": lambda: figures.straight_and_curved(
+        ramp(3), {name: ramp(3, 2) for name in (*SERIES, "d")}
+    ),
     "rotary_idle_directions": lambda: figures.rotary_idle_directions(
-        ramp(4, 4).add(torch.eye(4)), 5, [1, 2, 4], {name: [9, 8, 7] for name in (*SERIES, "d")}, (8, 64)),
+        ramp(4, 4).add(torch.eye(4)),
+        5,
+        [1, 2, 4],
+        {name: [9, 8, 7] for name in (*SERIES, "d")},
+        (8, 64),
+    ),
     "grouped_and_rotary": lambda: figures.grouped_and_rotary(
-        {"x": (3, 4), "y": (5, 6)}, [1, 2], {name: [0.1, 0.2] for name in "ab"}, {name: ([1, 2], [0.1, 0.2]) for name in "ab"}),
-    "bias_gradients": lambda: figures.bias_gradients({"x": dict.fromkeys(("b_Q", "b_K", "b_V", "b_O"), 1.0)}),
-    "share_and_error": lambda: figures.share_and_error({1: 0.5, 2: 0.75}, [1, 2], {name: [0.1, 0.2] for name in SERIES}),
-    "wider_heads": lambda: figures.wider_heads(2, 1, [1, 2, 3], [0.7, 0.6, 0.5], [1, 2, 3], {2: 0.9}),
-    "no_single_head": lambda: figures.no_single_head(lambda x: min(x, 1), {kind: {1: 2} for kind in ("with", "without")}, {2: 3}),
+        {"x": (3, 4), "y": (5, 6)},
+        [1, 2],
+        {name: [0.1, 0.2] for name in "ab"},
+        {name: ([1, 2], [0.1, 0.2]) for name in "ab"},
+    ),
+    "bias_gradients": lambda: figures.bias_gradients(
+        {"x": dict.fromkeys(("b_Q", "b_K", "b_V", "b_O"), 1.0)}
+    ),
+    "share_and_error": lambda: figures.share_and_error(
+        {1: 0.5, 2: 0.75}, [1, 2], {name: [0.1, 0.2] for name in SERIES}
+    ),
+    "wider_heads": lambda: figures.wider_heads(
+        2, 1, [1, 2, 3], [0.7, 0.6, 0.5], [1, 2, 3], {2: 0.9}
+    ),
+    "no_single_head": lambda: figures.no_single_head(
+        lambda x: min(x, 1), {kind: {1: 2} for kind in ("with", "without")}, {2: 3}
+    ),
     "imbalance_paths": lambda: figures.imbalance_paths(
-        {name: PATH for name in ("flow", *SERIES)}, {name: {1: 1.0, 2: 0.5} for name in SERIES}, {"a": 1.0, "b": 2.0}),
-    "rho_and_biases": lambda: figures.rho_and_biases(ramp(9) / 9, beta(2, 3), 0.4, {"a": 0.1}, ramp(3), {name: ramp(3) for name in SERIES}),
-    "rebalancing_orbit": lambda: figures.rebalancing_orbit([0, 1], {name: [[1, 2], [2, 3]] for name in "ab"}),
-    "sawtooth": lambda: figures.sawtooth(np.arange(0, 9), {name: ramp(9, 2) for name in (*SERIES, "d")}, ramp(9, 2), 3),
-    "bias_gradients_in_training": lambda: figures.bias_gradients_in_training({"a": {0: record()}, "b": {0: record()}}),
+        {name: PATH for name in ("flow", *SERIES)},
+        {name: {1: 1.0, 2: 0.5} for name in SERIES},
+        {"a": 1.0, "b": 2.0},
+    ),
+    "rho_and_biases": lambda: figures.rho_and_biases(
+        ramp(9) / 9, beta(2, 3), 0.4, {"a": 0.1}, ramp(3), {name: ramp(3) for name in SERIES}
+    ),
+    "rebalancing_orbit": lambda: figures.rebalancing_orbit(
+        [0, 1], {name: [[1, 2], [2, 3]] for name in "ab"}
+    ),
+    "sawtooth": lambda: figures.sawtooth(
+        np.arange(0, 9), {name: ramp(9, 2) for name in (*SERIES, "d")}, ramp(9, 2), 3
+    ),
+    "bias_gradients_in_training": lambda: figures.bias_gradients_in_training(
+        {"a": {0: record()}, "b": {0: record()}}
+    ),
     "rate_sweep": lambda: figures.rate_sweep({rate: {0: record()} for rate in (4, 3, 2, 1)}, 0.1),
     "twins": lambda: figures.twins(record(), record()),
-    "atlas": lambda: figures.atlas([("x", "2020-01", 100, {"query-key": 1, "value-output": 2, "latents": 3})] * 2),
-    "changes": lambda: figures.changes({"x": {"query-key": 100, "value-output": 200, "latents": 300}}),
+    "atlas": lambda: figures.atlas(
+        [("x", "2020-01", 100, {"query-key": 1, "value-output": 2, "latents": 3})] * 2
+    ),
+    "changes": lambda: figures.changes(
+        {"x": {"query-key": 100, "value-output": 200, "latents": 300}}
+    ),
     "nearly_idle": lambda: figures.nearly_idle([1, 2], [[3, 2, 1], [3, 2, 1]], 1),
     "idle_by_cause": lambda: figures.idle_by_cause({"x": {cause: 1.0 for cause in "abcdef"}}),
-    "freed_rotations": lambda: figures.freed_rotations([1, 2], {n: [1, 2] for n in "ab"}, {n: {1: 1, 2: 2} for n in "ab"}, {"a": 3, "b": 4}),
+    "freed_rotations": lambda: figures.freed_rotations(
+        [1, 2], {n: [1, 2] for n in "ab"}, {n: {1: 1, 2: 2} for n in "ab"}, {"a": 3, "b": 4}
+    ),
 }
 
 

@@ -14,14 +14,35 @@ from descriptions import descriptions
 def test_defaults_follow_the_usual_choice():
     a = Attention(12, 3)
     assert (a.E, a.H, a.G, a.D, a.C) == (12, 3, 3, 4, 4)
-    assert a.parameters == 4 * 12 ** 2
+    assert a.parameters == 4 * 12**2
 
 
-@pytest.mark.parametrize("field, value", [
-    ("embed_dim", 0), ("embed_dim", 2.0), ("embed_dim", True), ("embed_dim", 7), ("heads", -1), ("kv_heads", 3), ("kv_heads", 0),
-    ("head_dim", 0), ("value_dim", "4"), ("bias", "x"), ("bias", "qq"), ("bias", None), ("rotary", (1.0, 2.0, 3.0)), ("rotary", (float("nan"),)),
-    ("rotary", 1.0), ("rotary", ("a",)), ("qk_norm", "rms"), ("qk_norm", ["head"]), ("score", "relu"), ("inputs", None), ("causal", "yes"),
-])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("embed_dim", 0),
+        ("embed_dim", 2.0),
+        ("embed_dim", True),
+        ("embed_dim", 7),
+        ("heads", -1),
+        ("kv_heads", 3),
+        ("kv_heads", 0),
+        ("head_dim", 0),
+        ("value_dim", "4"),
+        ("bias", "x"),
+        ("bias", "qq"),
+        ("bias", None),
+        ("rotary", (1.0, 2.0, 3.0)),
+        ("rotary", (float("nan"),)),
+        ("rotary", 1.0),
+        ("rotary", ("a",)),
+        ("qk_norm", "rms"),
+        ("qk_norm", ["head"]),
+        ("score", "relu"),
+        ("inputs", None),
+        ("causal", "yes"),
+    ],
+)
 def test_an_impossible_description_names_field_and_value(field, value):
     with pytest.raises(ValueError) as error:
         Attention(**dict(embed_dim=8, heads=2) | {field: value})
@@ -30,7 +51,11 @@ def test_an_impossible_description_names_field_and_value(field, value):
 
 def test_numpy_numbers_are_numbers():
     a = Attention(np.int64(8), 2, rotary=[np.float64(0.5), np.float32(1.0)])
-    assert a == Attention(8, 2, rotary=(0.5, 1.0)) and type(a.embed_dim) is int and type(a.rotary[1]) is float
+    assert (
+        a == Attention(8, 2, rotary=(0.5, 1.0))
+        and type(a.embed_dim) is int
+        and type(a.rotary[1]) is float
+    )
 
 
 def test_a_single_centred_number_is_refused():
@@ -65,7 +90,9 @@ def test_forward_agrees_with_pytorch(causal, kv_heads):
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
     assert torch.allclose(attend(a, p, q, k, v), expected, rtol=0, atol=1e-12)
     W, b = p["W_O"].permute(1, 0, 2).flatten(1), p["b_O"]
-    assert torch.allclose(forward(a, p, x), F.linear(expected.transpose(1, 2).flatten(2), W, b), rtol=0, atol=1e-12)
+    assert torch.allclose(
+        forward(a, p, x), F.linear(expected.transpose(1, 2).flatten(2), W, b), rtol=0, atol=1e-12
+    )
 
 
 def test_scores_of_rotated_vectors_depend_on_the_offset_alone():
@@ -79,11 +106,17 @@ def test_scores_of_rotated_vectors_depend_on_the_offset_alone():
     assert torch.equal(turned_u[:, 2:], u[2:].expand(9, 2))
 
 
-@pytest.mark.parametrize("norm, over", [("head", (-1,)), ("head_gain", (-1,)), ("layer_gain", (-3, -1))])
+@pytest.mark.parametrize(
+    "norm, over", [("head", (-1,)), ("head_gain", (-1,)), ("layer_gain", (-3, -1))]
+)
 def test_norms_have_root_mean_square_one(norm, over):
-    vectors = torch.randn(5, 2, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    vectors = torch.randn(
+        5, 2, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     normal = normalise(Attention(8, 2, qk_norm=norm), vectors)
-    assert torch.allclose(normal.square().mean(over), torch.ones(1, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert torch.allclose(
+        normal.square().mean(over), torch.ones(1, dtype=torch.float64), rtol=0, atol=1e-12
+    )
 
 
 def test_a_sink_takes_weight_and_a_deep_one_takes_none():
@@ -91,7 +124,12 @@ def test_a_sink_takes_weight_and_a_deep_one_takes_none():
     p, x = a.random_parameters(0), random_inputs(a, 1, 5)
     plain = forward(dataclasses.replace(a, score="softmax"), p, x)
     assert not torch.allclose(forward(a, p, x), plain, atol=1e-3)
-    assert torch.allclose(forward(a, p | {"sink": torch.tensor([-800.0], dtype=torch.float64)}, x), plain, rtol=0, atol=1e-12)
+    assert torch.allclose(
+        forward(a, p | {"sink": torch.tensor([-800.0], dtype=torch.float64)}, x),
+        plain,
+        rtol=0,
+        atol=1e-12,
+    )
 
 
 def test_a_causal_layer_does_not_look_ahead():
@@ -108,11 +146,18 @@ def test_centred_inputs_are_what_a_layer_norm_puts_out():
     assert torch.allclose(F.layer_norm(x, (6,), eps=0.0), x, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("break_it, named", [
-    (lambda p: p.pop("W_K"), "W_K"), (lambda p: p.update(extra=p["W_Q"]), "extra"),
-    (lambda p: p.update(W_Q=p["W_Q"][:1]), "W_Q"), (lambda p: p["W_V"].fill_(float("inf")), "W_V"),
-    (lambda p: p.update(W_Q=p["W_Q"].long()), "W_Q"), (lambda p: p.update(W_Q=p["W_Q"].to("meta")), "W_Q"), (lambda p: p.update(W_Q=[1.0]), "W_Q"),
-])
+@pytest.mark.parametrize(
+    "break_it, named",
+    [
+        (lambda p: p.pop("W_K"), "W_K"),
+        (lambda p: p.update(extra=p["W_Q"]), "extra"),
+        (lambda p: p.update(W_Q=p["W_Q"][:1]), "W_Q"),
+        (lambda p: p["W_V"].fill_(float("inf")), "W_V"),
+        (lambda p: p.update(W_Q=p["W_Q"].long()), "W_Q"),
+        (lambda p: p.update(W_Q=p["W_Q"].to("meta")), "W_Q"),
+        (lambda p: p.update(W_Q=[1.0]), "W_Q"),
+    ],
+)
 def test_parameters_that_do_not_fit_are_named(break_it, named):
     a = Attention(4, 2)
     p = a.random_parameters(0)

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from attnid import Attention, count, rebalance
 from attnid.layer.attention import forward, random_inputs
-from attnid.layer.canonical import FORMS, factor, idle_key_coordinates, reduce_layer, value_bias_folds, value_blocks
+from attnid.layer.canonical import (
+    FORMS,
+    factor,
+    idle_key_coordinates,
+    reduce_layer,
+    value_bias_folds,
+    value_blocks,
+)
 from attnid.layer.gauge import act_query_key, act_value_output
 from attnid.layer.rotation import isotypes
 from attnid.layer.rebalancing import rows_of
@@ -28,12 +35,17 @@ def worst(reduction):
 
 
 def circuits(attention):
-    return {"query-key": (isotypes(attention), ("W_K",), ("W_Q",)), "value-output": (value_blocks(attention), ("W_V",), ("W_O",))}
+    return {
+        "query-key": (isotypes(attention), ("W_K",), ("W_Q",)),
+        "value-output": (value_blocks(attention), ("W_V",), ("W_O",)),
+    }
 
 
 def fits(attention):
     """Whether every block of coordinates that one S mixes is at most as wide as the embedding."""
-    return max(block.size for block in [*isotypes(attention), *value_blocks(attention)]) <= attention.E
+    return (
+        max(block.size for block in [*isotypes(attention), *value_blocks(attention)]) <= attention.E
+    )
 
 
 def spanned(names, new):
@@ -75,7 +87,9 @@ def test_where_a_block_is_wider_than_the_embedding_the_head_is_left(attention):
             wide = max(block.size for block in blocks) > attention.E
             assert reduction.left[circuit].tolist() == [wide] * attention.G
             if wide:
-                assert all(torch.equal(reduction.parameters[name], p[name]) for name in (*shared, *reading))
+                assert all(
+                    torch.equal(reduction.parameters[name], p[name]) for name in (*shared, *reading)
+                )
 
 
 @settings(max_examples=50)
@@ -90,7 +104,7 @@ def test_identity_form_has_zeros_and_ones_for_all_that_it_fixes(attention, form)
             for head in A:
                 one = torch.eye(block.size, dtype=A.dtype)
                 assert all((head == column[:, None]).all(0).any() for column in one)
-                assert form == "identity" or torch.equal(head[:, :block.size], one)
+                assert form == "identity" or torch.equal(head[:, : block.size], one)
 
 
 @settings(max_examples=60)
@@ -99,9 +113,17 @@ def test_balanced_form_has_equal_gram_matrices(attention):
     reduction = reduce_layer(attention, attention.random_parameters(), "balanced")
     for circuit, (blocks, shared, reading) in circuits(attention).items():
         for block in blocks:
-            A, B = (rows_of(block, factor(reduction.parameters, names, attention.G)) for names in (shared, reading))
-            away = torch.linalg.matrix_norm(A @ A.mH - B @ B.mH) / torch.linalg.matrix_norm(A @ A.mH)
-            assert away[~reduction.left[circuit]].numel() == 0 or away[~reduction.left[circuit]].max() < 1e-9
+            A, B = (
+                rows_of(block, factor(reduction.parameters, names, attention.G))
+                for names in (shared, reading)
+            )
+            away = torch.linalg.matrix_norm(A @ A.mH - B @ B.mH) / torch.linalg.matrix_norm(
+                A @ A.mH
+            )
+            assert (
+                away[~reduction.left[circuit]].numel() == 0
+                or away[~reduction.left[circuit]].max() < 1e-9
+            )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -111,12 +133,20 @@ def test_a_canonical_layer_is_its_own(form, attention, seed):
     once = reduce_layer(attention, attention.random_parameters(seed), form)
     assume(worst(once) < 1e3)
     again = reduce_layer(attention, once.parameters, form).parameters
-    assert max((again[name] - new).abs().max() / new.abs().max().clamp_min(1e-300) for name, new in once.parameters.items()) < 1e-9
+    assert (
+        max(
+            (again[name] - new).abs().max() / new.abs().max().clamp_min(1e-300)
+            for name, new in once.parameters.items()
+        )
+        < 1e-9
+    )
 
 
 @pytest.mark.parametrize("rotary", [(), (1.0, 0.37), ROTARY])
 def test_balanced_form_is_rebalance_head_by_head(rotary):
-    attention = Attention(9, 3, head_dim=7, bias="qk", rotary=rotary, score="softcap")  # key biases are seen
+    attention = Attention(
+        9, 3, head_dim=7, bias="qk", rotary=rotary, score="softcap"
+    )  # key biases are seen
     p = attention.random_parameters()
     names = ("W_Q", "W_K", "b_Q", "b_K")
     expected = rebalance(*(p[name] for name in names), rotary=rotary)
@@ -133,18 +163,27 @@ def moved(attention, p, seed):
     S = torch.zeros(attention.H, attention.D, attention.D, dtype=torch.float64)
     for block in isotypes(attention):
         part = draw(attention.H, block.size, block.size)
-        part = torch.complex(part, draw(attention.H, block.size, block.size)) if block.complex else part
+        part = (
+            torch.complex(part, draw(attention.H, block.size, block.size))
+            if block.complex
+            else part
+        )
         columns = torch.zeros_like(S)
         for c in block.coordinates:  # S e_c, column by column
             unit = torch.zeros(attention.H, attention.D, 1, dtype=torch.float64)
             unit[:, c] = 1
             image = torch.zeros_like(unit)
             from attnid.layer.rebalancing import put_rows
+
             put_rows(block, image, part @ rows_of(block, unit).to(part.dtype))
             columns[:, :, c] = image[..., 0]
         S += columns
-    new["W_Q"], new["W_K"], new["b_Q"], new["b_K"] = act_query_key(S, *(p[name] for name in ("W_Q", "W_K", "b_Q", "b_K")))
-    new["W_V"], new["W_O"] = act_value_output(draw(attention.H, attention.C, attention.C), p["W_V"], p["W_O"])
+    new["W_Q"], new["W_K"], new["b_Q"], new["b_K"] = act_query_key(
+        S, *(p[name] for name in ("W_Q", "W_K", "b_Q", "b_K"))
+    )
+    new["W_V"], new["W_O"] = act_value_output(
+        draw(attention.H, attention.C, attention.C), p["W_V"], p["W_O"]
+    )
     pooled = lambda w: torch.einsum("hec,hc->e", w["W_O"], w["b_V"])
     new["b_V"] = draw(attention.H, attention.C)
     new["b_O"] = p["b_O"] + pooled(p) - pooled(new)
@@ -163,7 +202,14 @@ def test_equal_functions_get_equal_identity_forms(form, rotary):
         other = moved(attention, p, seed)
         assert change(attention, p, other) < 1e-9 and (other["W_K"] - p["W_K"]).abs().max() > 0.1
         new = reduce_layer(attention, other, form).parameters
-        assert max((new[name] - expected[name]).abs().max() / expected[name].abs().max().clamp_min(1e-9) for name in p) < 1e-7
+        assert (
+            max(
+                (new[name] - expected[name]).abs().max()
+                / expected[name].abs().max().clamp_min(1e-9)
+                for name in p
+            )
+            < 1e-7
+        )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -175,9 +221,16 @@ def test_heads_without_rank_are_left_and_said(form, kv_heads):
     p["W_V"][-1] = 0  # a pruned head
     reduction = reduce_layer(attention, p, form)
     first, last = ([g == at for g in range(kv_heads)] for at in (0, kv_heads - 1))
-    assert reduction.left["query-key"].tolist() == first and reduction.left["value-output"].tolist() == last
-    assert all((reduction.condition[circuit][left] == 1).all() for circuit, left in reduction.left.items())
-    assert torch.equal(reduction.parameters["W_K"][0], p["W_K"][0]) and torch.equal(reduction.parameters["W_Q"][0], p["W_Q"][0])
+    assert (
+        reduction.left["query-key"].tolist() == first
+        and reduction.left["value-output"].tolist() == last
+    )
+    assert all(
+        (reduction.condition[circuit][left] == 1).all() for circuit, left in reduction.left.items()
+    )
+    assert torch.equal(reduction.parameters["W_K"][0], p["W_K"][0]) and torch.equal(
+        reduction.parameters["W_Q"][0], p["W_Q"][0]
+    )
     assert change(attention, p, reduction.parameters) < 1e-10
     assert reduction.fixed == 2 * (kv_heads - 1) * 9 + kv_heads * 3
 
@@ -187,7 +240,11 @@ def test_readers_without_rank_leave_the_balanced_form_open_but_not_the_identity(
     p = attention.random_parameters()
     p["W_O"][0] = 0
     found = {form: reduce_layer(attention, p, form) for form in FORMS}
-    assert [found[form].left["value-output"].tolist() for form in FORMS] == [[True, False], [False, False], [False, False]]
+    assert [found[form].left["value-output"].tolist() for form in FORMS] == [
+        [True, False],
+        [False, False],
+        [False, False],
+    ]
     assert all(change(attention, p, each.parameters) < 1e-12 for each in found.values())
 
 
@@ -195,15 +252,17 @@ def adversarial(attention, near):
     """Heads whose first columns of keys and values are nearly one column."""
     p = attention.random_parameters()
     for name in ("W_K", "W_V"):
-        first = p[name][..., :attention.D]
-        p[name][..., :attention.D] = first[..., :1] + near * first
+        first = p[name][..., : attention.D]
+        p[name][..., : attention.D] = first[..., :1] + near * first
     return p
 
 
 @pytest.mark.parametrize("rotary", [(), ROTARY])
 def test_pivots_keep_conditions_sane(rotary):
     attention = Attention(24, 6, head_dim=8, bias="qkvo", rotary=rotary)
-    plain, pivoted = (worst(reduce_layer(attention, attention.random_parameters(), form)) for form in FORMS[:0:-1])
+    plain, pivoted = (
+        worst(reduce_layer(attention, attention.random_parameters(), form)) for form in FORMS[:0:-1]
+    )
     assert pivoted < 60 and plain > 2 * pivoted
     p = adversarial(attention, 1e-6)
     plain, pivoted = (reduce_layer(attention, p, form) for form in FORMS[:0:-1])
@@ -216,17 +275,29 @@ def test_what_stays_idle_is_said():
     p = sink.random_parameters()
     new = reduce_layer(sink, p).parameters
     assert idle_key_coordinates(sink) == [] and not value_bias_folds(sink)
-    assert torch.equal(new["b_O"], p["b_O"]) and new["b_V"].abs().min() > 0 and new["b_K"].abs().min() > 0
+    assert (
+        torch.equal(new["b_O"], p["b_O"])
+        and new["b_V"].abs().min() > 0
+        and new["b_K"].abs().min() > 0
+    )
     partial = Attention(12, 2, bias="kvo", rotary=(1.0,))  # two of six coordinates turn
     new = reduce_layer(partial, partial.random_parameters()).parameters
     assert idle_key_coordinates(partial) == [2, 3, 4, 5]
-    assert not new["b_K"][:, 2:].any() and new["b_K"][:, :2].abs().min() > 0 and not new["b_V"].any()
+    assert (
+        not new["b_K"][:, 2:].any() and new["b_K"][:, :2].abs().min() > 0 and not new["b_V"].any()
+    )
 
 
-@pytest.mark.parametrize("spoil, words", [
-    (lambda p: p.pop("W_K"), "parameters='W_K'"), (lambda p: p.update(b_Q=p["W_Q"]), "parameters='b_Q'"),
-    (lambda p: p.update(W_O=p["W_O"].mT), r"W_O=\(2, 3, 6\): shape"), (lambda p: p["W_V"].fill_(torch.nan), "W_V=.*NaN"),
-    (lambda p: p.update(W_Q=p["W_Q"].to(torch.int8)), "W_Q=torch.int8")])
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (lambda p: p.pop("W_K"), "parameters='W_K'"),
+        (lambda p: p.update(b_Q=p["W_Q"]), "parameters='b_Q'"),
+        (lambda p: p.update(W_O=p["W_O"].mT), r"W_O=\(2, 3, 6\): shape"),
+        (lambda p: p["W_V"].fill_(torch.nan), "W_V=.*NaN"),
+        (lambda p: p.update(W_Q=p["W_Q"].to(torch.int8)), "W_Q=torch.int8"),
+    ],
+)
 def test_wrong_parameters_are_named(spoil, words):
     attention = Attention(6, 2)
     p = attention.random_parameters()

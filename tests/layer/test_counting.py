@@ -38,30 +38,55 @@ def test_the_share_of_a_plain_layer(heads):
 
 def test_terms_name_each_symmetry_and_sum_to_the_count():
     counted = count(Attention(8, 2, bias="qkvo", inputs="centred"))
-    assert counted.terms == {"value-output maps": 32, "value bias": 8, "query-key maps": 32, "key bias": 8, "centred inputs": 24}
+    assert counted.terms == {
+        "value-output maps": 32,
+        "value bias": 8,
+        "query-key maps": 32,
+        "key bias": 8,
+        "centred inputs": 24,
+    }
     assert counted.unidentified == 104 and counted.identified == counted.parameters - 104
 
 
 def test_llama_2_70b():
     layer = Attention(8192, 64, 8, rotary=tuple(10000.0 ** (-2 * i / 128) for i in range(64)))
-    assert count(layer).terms == {"query-key maps": 8 * 128, "value-output maps": 8 * 128 ** 2}
-    assert count(Attention(8192, 64)).terms == {"query-key maps": 2 ** 20, "value-output maps": 2 ** 20}
+    assert count(layer).terms == {"query-key maps": 8 * 128, "value-output maps": 8 * 128**2}
+    assert count(Attention(8192, 64)).terms == {"query-key maps": 2**20, "value-output maps": 2**20}
 
 
-@pytest.mark.parametrize("rotary, group", [
-    ((1.0, 0.3), 4), ((1.0, 1.0), 8), ((1.0, -1.0), 8), ((0.0, 1.0), 6), ((math.pi, 1.0), 6), ((math.pi, 0.0), 8), ((0.0, 2 * math.pi), 16), ((1.0,), 6),
-])
+@pytest.mark.parametrize(
+    "rotary, group",
+    [
+        ((1.0, 0.3), 4),
+        ((1.0, 1.0), 8),
+        ((1.0, -1.0), 8),
+        ((0.0, 1.0), 6),
+        ((math.pi, 1.0), 6),
+        ((math.pi, 0.0), 8),
+        ((0.0, 2 * math.pi), 16),
+        ((1.0,), 6),
+    ],
+)
 def test_what_commutes_with_the_rotations(rotary, group):
-    assert count(Attention(8, 1, head_dim=4, value_dim=1, rotary=rotary)).terms["query-key maps"] == group
+    assert (
+        count(Attention(8, 1, head_dim=4, value_dim=1, rotary=rotary)).terms["query-key maps"]
+        == group
+    )
 
 
-@pytest.mark.parametrize("fields, named", [
-    (dict(embed_dim=2, heads=1, inputs="centred", qk_norm="head", bias="k"), "embed_dim=2"),
-    (dict(embed_dim=2, heads=1, inputs="centred", score="softcap", bias="k"), "embed_dim=2"),
-    (dict(embed_dim=1, heads=2, head_dim=1, qk_norm="head"), "head_dim=1"),
-    (dict(embed_dim=64, heads=16, head_dim=32, qk_norm="layer_gain"), "qk_norm='layer_gain'"),
-    (dict(embed_dim=4, heads=2, head_dim=1, qk_norm="head", bias="q", inputs="centred"), "head_dim=1"),
-])
+@pytest.mark.parametrize(
+    "fields, named",
+    [
+        (dict(embed_dim=2, heads=1, inputs="centred", qk_norm="head", bias="k"), "embed_dim=2"),
+        (dict(embed_dim=2, heads=1, inputs="centred", score="softcap", bias="k"), "embed_dim=2"),
+        (dict(embed_dim=1, heads=2, head_dim=1, qk_norm="head"), "head_dim=1"),
+        (dict(embed_dim=64, heads=16, head_dim=32, qk_norm="layer_gain"), "qk_norm='layer_gain'"),
+        (
+            dict(embed_dim=4, heads=2, head_dim=1, qk_norm="head", bias="q", inputs="centred"),
+            "head_dim=1",
+        ),
+    ],
+)
 def test_what_has_no_generic_count_is_refused_by_name(fields, named):
     with pytest.raises(ValueError, match=named):
         count(Attention(**fields))

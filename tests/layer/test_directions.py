@@ -16,7 +16,9 @@ def random(*shape, seed=0, dtype=torch.float64):
 
 def relative_changes(attention, parameters, directions, x):
     """Norms of the outputs' derivative along each direction, for unit directions, over that along a random one."""
-    derivative = lambda direction: torch.func.jvp(lambda p: forward(attention, p, x), (parameters,), (direction,))[1]
+    derivative = lambda direction: torch.func.jvp(
+        lambda p: forward(attention, p, x), (parameters,), (direction,)
+    )[1]
     rows = flatten(attention, directions)
     changes = torch.func.vmap(derivative)(directions).flatten(1).norm(dim=1) / rows.norm(dim=1)
     anywhere = {name: random(*p.shape, seed=1) for name, p in parameters.items()}
@@ -40,7 +42,15 @@ def test_generators_are_null_independent_and_as_many_as_counted(attention):
     assert len(values) == count(attention).unidentified and values[-1] > 1e-7 * values[0]
 
 
-@pytest.mark.parametrize("fields", [dict(bias="qkvo", rotary=(1.0,)), dict(qk_norm="head_gain"), dict(score="sink", bias="qkv"), dict(head_dim=9)])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(bias="qkvo", rotary=(1.0,)),
+        dict(qk_norm="head_gain"),
+        dict(score="sink", bias="qkv"),
+        dict(head_dim=9),
+    ],
+)
 def test_generators_span_what_is_measured_to_be_null(fields):
     attention = Attention(**dict(embed_dim=6, heads=2) | fields)
     parameters = attention.random_parameters(0)
@@ -53,7 +63,10 @@ def test_generators_span_what_is_measured_to_be_null(fields):
 def test_a_direction_that_is_not_null_is_seen():
     attention = Attention(6, 2)
     parameters, x = attention.random_parameters(0), random_inputs(Attention(6, 2), 3, 5)
-    wrong = {"W_Q": parameters["W_Q"][None], "W_K": parameters["W_K"][None]}  # the sign of the second is missing
+    wrong = {
+        "W_Q": parameters["W_Q"][None],
+        "W_K": parameters["W_K"][None],
+    }  # the sign of the second is missing
     full = unflatten(attention, flatten(attention, wrong))
     assert relative_changes(attention, parameters, full, x).max() > 1e-2
 
@@ -64,7 +77,10 @@ def test_flatten_and_unflatten_are_inverse():
     assert torch.equal(flatten(attention, unflatten(attention, rows)), rows)
 
 
-@pytest.mark.parametrize("d, a, b, dimension", [(2, 5, 4, 4), (5, 3, 4, 5 * 7 - 3 * 4), (4, 3, 6, 36 - 18), (3, 3, 3, 9), (5, 1, 1, 9)])
+@pytest.mark.parametrize(
+    "d, a, b, dimension",
+    [(2, 5, 4, 4), (5, 3, 4, 5 * 7 - 3 * 4), (4, 3, 6, 36 - 18), (3, 3, 3, 9), (5, 1, 1, 9)],
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_product_kernel(d, a, b, dimension, dtype):
     K, Q = random(d, a, dtype=dtype), random(d, b, seed=1, dtype=dtype)
@@ -86,8 +102,12 @@ def test_the_actions_leave_the_function_where_it_is():
     attention = Attention(8, 2, bias="qkv")
     p, x = attention.random_parameters(0), random_inputs(Attention(8, 2), 2, 6)
     S, T = random(2, 4, 4, seed=3), random(2, 4, 4, seed=4)
-    moved = dict(zip(("W_Q", "W_K", "b_Q", "b_K"), act_query_key(S, p["W_Q"], p["W_K"], p["b_Q"], p["b_K"])))
+    moved = dict(
+        zip(("W_Q", "W_K", "b_Q", "b_K"), act_query_key(S, p["W_Q"], p["W_K"], p["b_Q"], p["b_K"]))
+    )
     moved["W_V"], moved["W_O"] = act_value_output(T, p["W_V"], p["W_O"])
     moved["b_V"] = torch.einsum("hij,hj->hi", T, p["b_V"])
-    assert torch.allclose(forward(attention, moved, x), forward(attention, p, x), rtol=0, atol=1e-11)
+    assert torch.allclose(
+        forward(attention, moved, x), forward(attention, p, x), rtol=0, atol=1e-11
+    )
     assert all((moved[name] - p[name]).norm() > 0.1 * p[name].norm() for name in moved)

@@ -12,7 +12,9 @@ from descriptions import descriptions
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "counts.json").read_text())
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "qk_norm" not in c["attention"]], ids=lambda case: case["name"])
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if "qk_norm" not in c["attention"]], ids=lambda case: case["name"]
+)
 def test_cases(case):
     assert exact_nullity(Attention(**case["attention"])) == case["unidentified"]
 
@@ -26,7 +28,9 @@ def test_exact_formula_and_measured_count_agree(attention):
 def test_products_are_those_of_python_integers():
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, PRIME, (3, 40)), rng.integers(0, PRIME, (40, 2))
-    expected = [[sum(int(x) * int(y) for x, y in zip(row, column)) % PRIME for column in b.T] for row in a]
+    expected = [
+        [sum(int(x) * int(y) for x, y in zip(row, column)) % PRIME for column in b.T] for row in a
+    ]
     assert _matmul(a, b).tolist() == expected
 
 

@@ -9,9 +9,15 @@ from attnid.layer.directions import flatten
 from attnid.layer.measuring import OUTPUT, cut, jacobian_blocks
 
 LAYERS = {
-    "plain": Attention(8, 2), "biases": Attention(8, 2, bias="qkvo"), "rotary": Attention(8, 2, bias="qkvo", rotary=(1.0, 0.37)),
-    "centred": Attention(8, 2, inputs="centred"), "norm": Attention(8, 2, qk_norm="head"), "sink": Attention(8, 2, score="sink", bias="qkvo"),
-    "softcap": Attention(8, 2, score="softcap", bias="qk"), "alibi": Attention(8, 2, score="alibi"), "gains": Attention(8, 2, qk_norm="layer_gain"),
+    "plain": Attention(8, 2),
+    "biases": Attention(8, 2, bias="qkvo"),
+    "rotary": Attention(8, 2, bias="qkvo", rotary=(1.0, 0.37)),
+    "centred": Attention(8, 2, inputs="centred"),
+    "norm": Attention(8, 2, qk_norm="head"),
+    "sink": Attention(8, 2, score="sink", bias="qkvo"),
+    "softcap": Attention(8, 2, score="softcap", bias="qk"),
+    "alibi": Attention(8, 2, score="alibi"),
+    "gains": Attention(8, 2, qk_norm="layer_gain"),
 }
 
 
@@ -19,10 +25,17 @@ LAYERS = {
 def test_blocks_are_the_jacobian_of_the_outputs(attention):
     p, x = attention.random_parameters(1), random_inputs(attention, 2, 4)
     blocks = torch.func.jacrev(lambda p: forward(attention, p, x))(p)
-    expected = {name: block.flatten(3).flatten(0, 1) * p[name].square().mean().sqrt() for name, block in blocks.items()}
+    expected = {
+        name: block.flatten(3).flatten(0, 1) * p[name].square().mean().sqrt()
+        for name, block in blocks.items()
+    }
     Z, B = jacobian_blocks(attention, p, x)
-    assert torch.allclose(B, torch.cat([expected[n] for n in p if n not in OUTPUT], -1), rtol=0, atol=1e-12)
-    direct = torch.einsum("tc,ef->tefc", Z[:, :attention.H * attention.C], torch.eye(attention.E, dtype=Z.dtype))
+    assert torch.allclose(
+        B, torch.cat([expected[n] for n in p if n not in OUTPUT], -1), rtol=0, atol=1e-12
+    )
+    direct = torch.einsum(
+        "tc,ef->tefc", Z[:, : attention.H * attention.C], torch.eye(attention.E, dtype=Z.dtype)
+    )
     stored = expected["W_O"].unflatten(-1, attention.shapes["W_O"]).transpose(-3, -2).flatten(-2)
     assert torch.allclose(direct, stored, rtol=0, atol=1e-12)
 
@@ -35,7 +48,9 @@ def test_rank_agrees_with_the_plain_way(attention):
     J = torch.cat([blocks[name].flatten(3).flatten(0, 2) for name in attention.shapes], 1)
     assert int(torch.linalg.matrix_rank(J, rtol=1e-12)) == m.rank
     null = flatten(attention, m.null_space)
-    assert (J @ null.T).norm(dim=0).div(null.norm(dim=1)).max() < 1e-8 * torch.linalg.matrix_norm(J, 2)
+    assert (J @ null.T).norm(dim=0).div(null.norm(dim=1)).max() < 1e-8 * torch.linalg.matrix_norm(
+        J, 2
+    )
 
 
 def test_a_measurement_is_whole():
@@ -61,7 +76,12 @@ def test_badly_scaled_weights_are_counted_or_refused(attention, scale):
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_a_plain_layer_is_counted_at_any_scale(scale):
-    assert measure(Attention(8, 2), parameters=Attention(8, 2).random_parameters(0, scale=scale)).nullity == 64
+    assert (
+        measure(
+            Attention(8, 2), parameters=Attention(8, 2).random_parameters(0, scale=scale)
+        ).nullity
+        == 64
+    )
 
 
 @pytest.mark.parametrize("attention", LAYERS.values(), ids=LAYERS)
@@ -71,7 +91,9 @@ def test_an_ill_conditioned_head_is_counted_or_refused(attention, name):
     try:
         assert measure(attention, parameters=p).nullity == count(attention).unidentified
     except NoGapError:
-        assert attention.score == "sink" or attention.qk_norm  # a sink or a gain can all but absorb the weak direction
+        assert (
+            attention.score == "sink" or attention.qk_norm
+        )  # a sink or a gain can all but absorb the weak direction
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -92,21 +114,28 @@ def ill_conditioned(parameters, *names):
     """The first head of these weights with singular values from 1 to 1e-5."""
     for name in names:
         U, s, Vh = torch.linalg.svd(parameters[name][0], full_matrices=False)
-        parameters[name][0] = U @ torch.diag(torch.logspace(0, -5, len(s), dtype=torch.float64)) @ Vh
+        parameters[name][0] = (
+            U @ torch.diag(torch.logspace(0, -5, len(s), dtype=torch.float64)) @ Vh
+        )
     return parameters
 
 
-@pytest.mark.parametrize("attention", [LAYERS[n] for n in ("plain", "biases", "rotary", "softcap", "gains")])
+@pytest.mark.parametrize(
+    "attention", [LAYERS[n] for n in ("plain", "biases", "rotary", "softcap", "gains")]
+)
 def test_ill_conditioned_values_are_counted(attention):
     p = ill_conditioned(attention.random_parameters(0), "W_V")
     assert measure(attention, parameters=p).nullity == count(attention).unidentified
 
 
-@pytest.mark.parametrize("change, named", [
-    (lambda p: p["W_Q"].zero_(), "W_Q: all entries are zero"),
-    (lambda p: p["W_K"].mul_(1e-8), "scores vanish"),
-    (lambda p: p["W_K"].mul_(1e8), "scores saturate"),
-])
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        (lambda p: p["W_Q"].zero_(), "W_Q: all entries are zero"),
+        (lambda p: p["W_K"].mul_(1e-8), "scores vanish"),
+        (lambda p: p["W_K"].mul_(1e8), "scores saturate"),
+    ],
+)
 def test_what_rounding_hides_is_named(change, named):
     attention = Attention(8, 2, inputs="centred")
     p = attention.random_parameters(0)
@@ -120,12 +149,25 @@ def test_rotations_too_close_to_measure_are_named():
         measure(Attention(4, 1, rotary=(1e-8,)))
     with pytest.raises(NoGapError, match="rotary"):
         measure(Attention(4, 1, rotary=(0.3, -0.3 - 1e-7)))
-    assert measure(Attention(4, 1, rotary=(0.3, -0.3))).nullity == count(Attention(4, 1, rotary=(0.3, -0.3))).unidentified
+    assert (
+        measure(Attention(4, 1, rotary=(0.3, -0.3))).nullity
+        == count(Attention(4, 1, rotary=(0.3, -0.3))).unidentified
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 8])
 def test_single_numbers_without_a_mask_need_more_sequences(seed):
-    attention = Attention(2, 5, 1, head_dim=1, value_dim=1, bias="qvo", score="softcap", inputs="centred", causal=False)
+    attention = Attention(
+        2,
+        5,
+        1,
+        head_dim=1,
+        value_dim=1,
+        bias="qvo",
+        score="softcap",
+        inputs="centred",
+        causal=False,
+    )
     assert measure(attention, seed=seed).nullity == count(attention).unidentified == 10
 
 

@@ -17,7 +17,9 @@ SHAPES = [(2, 8), (3, 4), (4, 4), (5, 3), (6, 2), (1, 1), (1, 5), (4, 1)]  # D b
 
 
 def normal(seed, *shape, scale=1.0):
-    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scale * torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def away(new, old):
@@ -46,6 +48,7 @@ def cayley(A):
 
 # ---- the product, the balance, the nearest
 
+
 @pytest.mark.parametrize("D, E", [*SHAPES, (64, 384)])
 def test_same_product_balanced_and_at_rest(D, E):
     W_Q, W_K = normal(0, 3, D, E), 5 * normal(1, 3, D, E)
@@ -58,7 +61,12 @@ def test_same_product_balanced_and_at_rest(D, E):
 
 
 @settings(max_examples=40)
-@given(st.integers(1, 6), st.integers(1, 8), st.lists(st.integers(1, 3), max_size=2), st.integers(0, 1000))
+@given(
+    st.integers(1, 6),
+    st.integers(1, 8),
+    st.lists(st.integers(1, 3), max_size=2),
+    st.integers(0, 1000),
+)
 def test_heads_of_any_shape_and_batch(D, E, batch, seed):
     W_Q, W_K = normal(seed, 2, *batch, D, E)
     new = rebalance(W_Q, W_K)
@@ -83,7 +91,11 @@ def test_no_other_balanced_pair_is_nearer(D, E):
 
 
 def test_balanced_factors_stay_where_they_are():
-    U, V, s = rotation(0, 5)[:3], rotation(1, 5)[:3], torch.tensor([3.0, 2.0, 2.0], dtype=torch.float64).sqrt()
+    U, V, s = (
+        rotation(0, 5)[:3],
+        rotation(1, 5)[:3],
+        torch.tensor([3.0, 2.0, 2.0], dtype=torch.float64).sqrt(),
+    )
     Z = rotation(2, 3)
     W_Q, W_K = Z @ (s[:, None] * U), Z @ (s[:, None] * V)
     new = rebalance(W_Q, W_K)
@@ -99,7 +111,20 @@ def test_a_scale_is_undone():
 
 # ---- biases
 
-@pytest.mark.parametrize("rotary", [(), (1.0, 0.37), (1.0, 1.0), (1.0, -1.0), (0.0, math.pi), (1.0, 1.0 + 2 * math.pi), (math.pi,), (0.5,)])
+
+@pytest.mark.parametrize(
+    "rotary",
+    [
+        (),
+        (1.0, 0.37),
+        (1.0, 1.0),
+        (1.0, -1.0),
+        (0.0, math.pi),
+        (1.0, 1.0 + 2 * math.pi),
+        (math.pi,),
+        (0.5,),
+    ],
+)
 @pytest.mark.parametrize("E", [4, 10])
 def test_scores_with_biases_stay(rotary, E):
     attention = Attention(E, 3, head_dim=4, bias="qk", rotary=rotary, causal=False)
@@ -119,19 +144,32 @@ def test_scores_with_biases_stay(rotary, E):
 
 def test_biases_do_not_move_the_weights():
     W_Q, W_K, b_Q, b_K = normal(0, 2, 3, 7), normal(1, 2, 3, 7), normal(2, 2, 3), normal(3, 2, 3)
-    assert all(torch.equal(a, b) for a, b in zip(rebalance(W_Q, W_K), rebalance(W_Q, W_K, b_Q, b_K)))
+    assert all(
+        torch.equal(a, b) for a, b in zip(rebalance(W_Q, W_K), rebalance(W_Q, W_K, b_Q, b_K))
+    )
 
 
 # ---- rotary positions
+
 
 def blocks(rotary, D):
     return isotypes(Attention(8, 1, head_dim=D, rotary=rotary))
 
 
 @pytest.mark.parametrize("D, E", [(6, 10), (6, 6), (6, 2)])
-@pytest.mark.parametrize("rotary", [
-    (1.0, 0.37, 2.2), (1.0, 0.37), (1.0, 1.0, 0.37), (1.0, -1.0, 0.37), (0.0, math.pi, 1.0), (0.0, 0.0, math.pi),
-    (math.pi, -math.pi, 3 * math.pi), (1.0, 1.0 + 2 * math.pi, -1.0)])
+@pytest.mark.parametrize(
+    "rotary",
+    [
+        (1.0, 0.37, 2.2),
+        (1.0, 0.37),
+        (1.0, 1.0, 0.37),
+        (1.0, -1.0, 0.37),
+        (0.0, math.pi, 1.0),
+        (0.0, 0.0, math.pi),
+        (math.pi, -math.pi, 3 * math.pi),
+        (1.0, 1.0 + 2 * math.pi, -1.0),
+    ],
+)
 def test_the_rotary_form_keeps_scores_at_every_position(rotary, D, E):
     attention = Attention(E, 2, head_dim=D, rotary=rotary, causal=False)
     p = attention.random_parameters(0)
@@ -143,7 +181,9 @@ def test_the_rotary_form_keeps_scores_at_every_position(rotary, D, E):
     assert (of(p | {"W_Q": W_Q, "W_K": W_K}) - before).abs().max() < 1e-12 * before.abs().max()
     again = rebalance(W_Q, W_K, rotary=rotary)
     assert max(away(again[0], W_Q), away(again[1], W_K)) < 1e-10
-    if any(block.size < D for block in blocks(rotary, D)):  # the plain form does not commute with the rotations
+    if any(
+        block.size < D for block in blocks(rotary, D)
+    ):  # the plain form does not commute with the rotations
         plain = dict(zip(("W_Q", "W_K"), rebalance(p["W_Q"], p["W_K"])))
         assert (of(p | plain) - before).abs().max() > 1e-2 * before.abs().max()
 
@@ -152,15 +192,23 @@ def test_each_plane_is_balanced():
     W_Q, W_K = normal(0, 5, 6, 10), 3 * normal(1, 5, 6, 10)
     planes = lambda W: W.square().sum(-1).unflatten(-1, (3, 2)).sum(-1)  # (heads, D / 2)
     new = rebalance(W_Q, W_K, rotary=(1.0, 0.37, 2.2))
-    assert (planes(W_Q) - planes(W_K)).abs().max() > 1 and (planes(new[0]) - planes(new[1])).abs().max() < 1e-10
+    assert (planes(W_Q) - planes(W_K)).abs().max() > 1 and (
+        planes(new[0]) - planes(new[1])
+    ).abs().max() < 1e-10
     assert beta(*new) > 0.1  # and nothing more than the planes
     S = new[0] @ torch.linalg.pinv(W_Q)
-    apart = (S[:, :2, 2:], S[:, 0, 0] - S[:, 1, 1], S[:, 0, 1] + S[:, 1, 0])  # zero where S is a complex number in each plane
+    apart = (
+        S[:, :2, 2:],
+        S[:, 0, 0] - S[:, 1, 1],
+        S[:, 0, 1] + S[:, 1, 0],
+    )  # zero where S is a complex number in each plane
     assert all(numbers.abs().max() < 1e-12 for numbers in apart)
 
 
 def test_planes_that_turn_alike_are_balanced_together():
-    number = lambda W, sign: torch.complex(W[0::2], torch.tensor([[1.0], [sign]], dtype=torch.float64) * W[1::2])
+    number = lambda W, sign: torch.complex(
+        W[0::2], torch.tensor([[1.0], [sign]], dtype=torch.float64) * W[1::2]
+    )
     W_Q, W_K = normal(0, 4, 9), 3 * normal(1, 4, 9)
     for sign in (1.0, -1.0):
         q, k = (number(W, sign) for W in rebalance(W_Q, W_K, rotary=(0.7, 0.7 * sign)))
@@ -178,7 +226,9 @@ def test_no_other_pair_of_the_rotary_form_is_nearer(rotary):
     turn = turns(Attention(E, 1, head_dim=D, rotary=rotary), 5)
     for seed in range(100):
         Z = commuting_rotation(turn, seed, scale=10.0 ** -(seed % 4))
-        assert (Z @ turn - turn @ Z).abs().max() < 1e-12 and (Z @ Z.T - torch.eye(D)).abs().max() < 1e-12
+        assert (Z @ turn - turn @ Z).abs().max() < 1e-12 and (
+            Z @ Z.T - torch.eye(D)
+        ).abs().max() < 1e-12
         assert distance((Z @ new[0], Z @ new[1]), (W_Q, W_K)) >= least - 1e-12
 
 
@@ -199,14 +249,21 @@ def commuting_rotation(turn, seed, scale):
 
 
 @settings(max_examples=40)
-@given(st.lists(st.sampled_from(FREQUENCIES), max_size=3), st.integers(0, 2), st.integers(1, 9), st.integers(0, 1000))
+@given(
+    st.lists(st.sampled_from(FREQUENCIES), max_size=3),
+    st.integers(0, 2),
+    st.integers(1, 9),
+    st.integers(0, 1000),
+)
 def test_rotary_heads_of_any_kind(rotary, still, E, seed):
     D = max(1, 2 * len(rotary) + still)
     attention = Attention(E, 1, head_dim=D, rotary=tuple(rotary), causal=False)
     W_Q, W_K = normal(seed, 2, 1, D, E)
     new = rebalance(W_Q, W_K, rotary=tuple(rotary))
     x = random_inputs(attention, 2, 6, seed)
-    of = lambda W_Q, W_K: scores(attention, {}, *project(attention, {"W_Q": W_Q, "W_K": W_K, "W_V": W_Q}, x)[:2])
+    of = lambda W_Q, W_K: scores(
+        attention, {}, *project(attention, {"W_Q": W_Q, "W_K": W_K, "W_V": W_Q}, x)[:2]
+    )
     size = sum(float(w.square().sum()) for w in (W_Q, W_K)) * float(x.square().sum(-1).max())
     assert (of(*new) - of(W_Q, W_K)).abs().max() < 1e-12 * size
     for block in blocks(tuple(rotary), D):
@@ -215,6 +272,7 @@ def test_rotary_heads_of_any_kind(rotary, still, E, seed):
 
 
 # ---- the condition number
+
 
 def test_condition_of_the_step():
     W_Q, W_K = normal(0, 4, 3, 7), 2 * normal(1, 4, 3, 7)
@@ -227,9 +285,16 @@ def test_condition_of_the_step():
 
 def test_condition_of_a_rotary_step_is_that_of_the_whole():
     Q = torch.linalg.qr(normal(0, 8, 4)).Q.T
-    W_Q, W_K = torch.tensor([[4.0, 4.0, 1.0, 1.0]]).T * Q, torch.tensor([[1.0, 1.0, 4.0, 4.0]]).T * Q
+    W_Q, W_K = (
+        torch.tensor([[4.0, 4.0, 1.0, 1.0]]).T * Q,
+        torch.tensor([[1.0, 1.0, 4.0, 4.0]]).T * Q,
+    )
     new = rebalance(W_Q, W_K, rotary=(1.0, 0.37))  # the planes shrink and grow by 2 each
-    assert new.condition == pytest.approx(4) and torch.allclose(new[0], 2 * Q) and torch.allclose(new[1], 2 * Q)
+    assert (
+        new.condition == pytest.approx(4)
+        and torch.allclose(new[0], 2 * Q)
+        and torch.allclose(new[1], 2 * Q)
+    )
     assert rebalance(normal(1, 4, 9), normal(2, 4, 9), rotary=(1.0,)).condition.shape == ()
 
 
@@ -240,12 +305,17 @@ def test_a_copy_keeps_the_condition():
 
 # ---- singular heads
 
+
 @pytest.mark.parametrize("rank_Q, rank_K", [(2, 2), (2, 4), (4, 1), (0, 4), (0, 0)])
 def test_singular_heads(rank_Q, rank_K):
     W_Q = normal(0, 4, rank_Q) @ normal(1, rank_Q, 7)
     W_K = normal(2, 4, rank_K) @ normal(3, rank_K, 7)
     new = rebalance(W_Q, W_K)
-    assert away(new[1].T @ new[0], W_K.T @ W_Q) < 1e-12 and beta(*new) < 1e-10 and new.condition == math.inf
+    assert (
+        away(new[1].T @ new[0], W_K.T @ W_Q) < 1e-12
+        and beta(*new) < 1e-10
+        and new.condition == math.inf
+    )
     assert int(torch.linalg.matrix_rank(new[0])) == min(rank_Q, rank_K)
     again = rebalance(*new)
     assert distance(again, new) < 1e-10
@@ -277,20 +347,33 @@ def test_wide_heads_leave_the_step_open():
 
 # ---- number formats, and what comes in
 
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_number_format_stays(dtype):
-    given = [t.to(dtype) for t in (normal(0, 2, 3, 7), normal(1, 2, 3, 7), normal(2, 2, 3), normal(3, 2, 3))]
+    given = [
+        t.to(dtype)
+        for t in (normal(0, 2, 3, 7), normal(1, 2, 3, 7), normal(2, 2, 3), normal(3, 2, 3))
+    ]
     new, exact = rebalance(*given), rebalance(*(t.double() for t in given))
     assert all(n.dtype == dtype and torch.equal(n, e.to(dtype)) for n, e in zip(new, exact))
     assert torch.equal(new.condition, exact.condition)
 
 
 def test_what_comes_in_is_left_as_it_is():
-    W_Q, W_K, b_Q, b_K = normal(0, 3, 7).requires_grad_(), normal(1, 3, 7), normal(2, 3), normal(3, 3)
+    W_Q, W_K, b_Q, b_K = (
+        normal(0, 3, 7).requires_grad_(),
+        normal(1, 3, 7),
+        normal(2, 3),
+        normal(3, 3),
+    )
     before = [t.detach().clone() for t in (W_Q, W_K, b_Q, b_K)]
     new = rebalance(W_Q, W_K, b_Q, b_K)
-    assert all(torch.equal(t, b) for t, b in zip((W_Q, W_K, b_Q, b_K), before)) and not any(t.requires_grad for t in new)
-    fused = torch.stack((before[0], before[1])).mT.contiguous().mT  # a view in another memory order, and one number for many
+    assert all(torch.equal(t, b) for t, b in zip((W_Q, W_K, b_Q, b_K), before)) and not any(
+        t.requires_grad for t in new
+    )
+    fused = (
+        torch.stack((before[0], before[1])).mT.contiguous().mT
+    )  # a view in another memory order, and one number for many
     again = rebalance(*fused, b_Q[0].detach().expand(3), b_K)
     assert distance(again[:2], new[:2]) < 1e-12 and again[2].shape == (3,)
 
@@ -300,13 +383,23 @@ def test_no_heads():
     assert new[0].shape == (0, 3, 5) and new.condition.shape == (0,)
 
 
-GOOD = dict(W_Q=normal(0, 2, 3, 5), W_K=normal(1, 2, 3, 5), b_Q=normal(2, 2, 3), b_K=normal(3, 2, 3))
+GOOD = dict(
+    W_Q=normal(0, 2, 3, 5), W_K=normal(1, 2, 3, 5), b_Q=normal(2, 2, 3), b_K=normal(3, 2, 3)
+)
 
 
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.parametrize("value", [
-    [[1.0]], torch.ones(2, 3, 5, dtype=torch.complex128), torch.ones(2, 3, 5, dtype=torch.int64), torch.ones(5), torch.ones(2, 3, 0),
-], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[1.0]],
+        torch.ones(2, 3, 5, dtype=torch.complex128),
+        torch.ones(2, 3, 5, dtype=torch.int64),
+        torch.ones(5),
+        torch.ones(2, 3, 0),
+    ],
+    ids=str,
+)
 def test_bad_input_is_named(name, value):
     with pytest.raises(ValueError, match=f"^{name}="):
         rebalance(**GOOD | {name: value})

@@ -8,7 +8,15 @@ import torch
 import real_layers as real
 from attnid import Attention, count
 from attnid.__main__ import main
-from attnid.models.architectures import add_up, circuits, count_layer, load_atlas, read_architecture, report, table
+from attnid.models.architectures import (
+    add_up,
+    circuits,
+    count_layer,
+    load_atlas,
+    read_architecture,
+    report,
+    table,
+)
 from attnid.models.configurations import Fields, rotary_angles
 from attnid.models.families import FAMILIES
 from attnid.layer.measuring import cut
@@ -43,15 +51,20 @@ def test_an_epsilon_leaves_the_scales_of_normalised_queries_and_keys_nearly_idle
     config, kind = real.CASES["qwen3"]
     described, module = layer_of(config, kind), real.build(config, kind)
     terms, parameters = count_layer(described).terms, described.parameters
-    scales, rest = terms["query scales"] + terms["key scales"], terms["value-output maps"] + terms["gain exchange"]
+    scales, rest = (
+        terms["query scales"] + terms["key scales"],
+        terms["value-output maps"] + terms["gain exchange"],
+    )
     real.in_double(monkeypatch, module)
     found = {}
     for eps in (1e-7, 1e-6):
         real.fill(module, seed=0, eps=eps)
         spectrum = real.spectrum(module, described.embed_dim)
         spectrum = spectrum / spectrum[0]
-        assert (spectrum[parameters - rest:] < 1e-13).all() and spectrum[parameters - rest - scales - 1] > 1e-4
-        found[eps] = spectrum[parameters - rest - scales:parameters - rest]
+        assert (spectrum[parameters - rest :] < 1e-13).all() and spectrum[
+            parameters - rest - scales - 1
+        ] > 1e-4
+        found[eps] = spectrum[parameters - rest - scales : parameters - rest]
     assert (1e-10 < found[1e-6]).all() and (found[1e-6] < 1e-5).all()
     torch.testing.assert_close(found[1e-6], 10 * found[1e-7], rtol=1e-2, atol=0)
 
@@ -67,18 +80,47 @@ def test_published_configurations_have_as_many_parameters_as_the_real_modules(en
 
 def test_the_atlas_is_in_order_and_without_doubles():
     assert [entry["released"] for entry in ATLAS] == sorted(entry["released"] for entry in ATLAS)
-    assert len({entry["repository"] for entry in ATLAS}) == len({entry["name"] for entry in ATLAS}) == len(ATLAS) >= 30
+    assert (
+        len({entry["repository"] for entry in ATLAS})
+        == len({entry["name"] for entry in ATLAS})
+        == len(ATLAS)
+        >= 30
+    )
     assert all(re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", entry["released"]) for entry in ATLAS)
 
 
 SCALINGS = {
-    "default": None, "linear": {"rope_type": "linear", "factor": 8.0}, "dynamic": {"type": "dynamic", "factor": 2.0},
-    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-               "original_max_position_embeddings": 8192},
-    "yarn": {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096},
-    "yarn, not truncated": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
-                            "original_max_position_embeddings": 4096},
-    "longrope": {"rope_type": "longrope", "short_factor": [1 + i / 7 for i in range(32)], "long_factor": [2.0] * 32, "factor": 4.0},
+    "default": None,
+    "linear": {"rope_type": "linear", "factor": 8.0},
+    "dynamic": {"type": "dynamic", "factor": 2.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "yarn": {
+        "type": "yarn",
+        "factor": 40,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "original_max_position_embeddings": 4096,
+    },
+    "yarn, not truncated": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    "longrope": {
+        "rope_type": "longrope",
+        "short_factor": [1 + i / 7 for i in range(32)],
+        "long_factor": [2.0] * 32,
+        "factor": 4.0,
+    },
 }
 
 
@@ -86,22 +128,44 @@ SCALINGS = {
 def test_planes_turn_as_in_transformers(name):
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     scaling = SCALINGS[name]
-    theirs = LlamaConfig(hidden_size=256, num_attention_heads=4, max_position_embeddings=4096, rope_theta=150000.0, rope_scaling=scaling)
+    theirs = LlamaConfig(
+        hidden_size=256,
+        num_attention_heads=4,
+        max_position_embeddings=4096,
+        rope_theta=150000.0,
+        rope_scaling=scaling,
+    )
     kind = "default" if scaling is None else scaling.get("rope_type", scaling.get("type"))
     expected = ROPE_INIT_FUNCTIONS[kind](theirs, "cpu")[0]
-    ours = rotary_angles(Fields({"max_position_embeddings": 4096}), 64, 150000.0, None if scaling is None else Fields(scaling))
-    torch.testing.assert_close(torch.tensor(ours), expected, rtol=1e-5, atol=0)  # theirs are float32
+    ours = rotary_angles(
+        Fields({"max_position_embeddings": 4096}),
+        64,
+        150000.0,
+        None if scaling is None else Fields(scaling),
+    )
+    torch.testing.assert_close(
+        torch.tensor(ours), expected, rtol=1e-5, atol=0
+    )  # theirs are float32
 
 
-@pytest.mark.parametrize("fields, sizes", [
-    ({}, (32, 4, 4, 8)), ({"head_dim": None}, (32, 4, 4, 8)), ({"head_dim": 12}, (32, 4, 4, 12)),
-    ({"num_key_value_heads": None}, (32, 4, 4, 8)), ({"num_key_value_heads": 2}, (32, 4, 2, 8)),
-    ({"num_attention_heads": 5, "head_dim": 6}, (32, 5, 5, 6)),
-])
+@pytest.mark.parametrize(
+    "fields, sizes",
+    [
+        ({}, (32, 4, 4, 8)),
+        ({"head_dim": None}, (32, 4, 4, 8)),
+        ({"head_dim": 12}, (32, 4, 4, 12)),
+        ({"num_key_value_heads": None}, (32, 4, 4, 8)),
+        ({"num_key_value_heads": 2}, (32, 4, 2, 8)),
+        ({"num_attention_heads": 5, "head_dim": 6}, (32, 5, 5, 6)),
+    ],
+)
 def test_fields_that_are_missing_or_null(fields, sizes):
     layer = layer_of(LLAMA | fields, "self")
-    assert (layer.E, layer.H, layer.G, layer.D) == sizes and len(read_architecture(LLAMA).layers) == 2
+    assert (layer.E, layer.H, layer.G, layer.D) == sizes and len(
+        read_architecture(LLAMA).layers
+    ) == 2
 
 
 def test_fields_that_published_files_leave_out_are_those_of_transformers_and_noted():
@@ -109,46 +173,96 @@ def test_fields_that_published_files_leave_out_are_those_of_transformers_and_not
     gemma = read_architecture({"model_type": "gemma3", "text_config": inner})
     (sliding, a), (full, b) = gemma.kinds
     assert (a.H, a.G, a.D, sliding, full) == (8, 4, 256, "sliding", "full")
-    assert a.rotary[1] == pytest.approx(1e4 ** (-1 / 128)) and b.rotary[1] == pytest.approx(1e6 ** (-1 / 128))
-    assert list(gemma.kinds.values()) == [29, 5] and [kind for kind, _ in gemma.layers[:6]] == ["sliding"] * 5 + ["full"]
+    assert a.rotary[1] == pytest.approx(1e4 ** (-1 / 128)) and b.rotary[1] == pytest.approx(
+        1e6 ** (-1 / 128)
+    )
+    assert list(gemma.kinds.values()) == [29, 5] and [kind for kind, _ in gemma.layers[:6]] == [
+        "sliding"
+    ] * 5 + ["full"]
     assert sum("as in transformers" in note for note in gemma.notes) == 4
     assert layer_of(LLAMA | {"model_type": "qwen3"}, "self").D == 128
 
 
 def test_falcon_7b_has_one_key_head_whatever_num_kv_heads_says():
-    fields = {"model_type": "falcon", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1, "num_kv_heads": 4}
-    layouts = ({}, {"multi_query": False}, {"new_decoder_architecture": True}, {"new_decoder_architecture": True, "num_kv_heads": 2})
+    fields = {
+        "model_type": "falcon",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 1,
+        "num_kv_heads": 4,
+    }
+    layouts = (
+        {},
+        {"multi_query": False},
+        {"new_decoder_architecture": True},
+        {"new_decoder_architecture": True, "num_kv_heads": 2},
+    )
     assert [layer_of(fields | layout, "self").G for layout in layouts] == [1, 4, 4, 2]
 
 
-@pytest.mark.parametrize("model_type, old, new", [
-    ("llama", {"rope_theta": 5e5}, {"rope_type": "default", "rope_theta": 5e5}),
-    ("gpt_neox", {"rotary_pct": 0.5, "rotary_emb_base": 100}, {"rope_theta": 100, "partial_rotary_factor": 0.5}),
-    ("gemma3_text", {"rope_theta": 1e6, "rope_local_base_freq": 1e4},
-     {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}),
-])
+@pytest.mark.parametrize(
+    "model_type, old, new",
+    [
+        ("llama", {"rope_theta": 5e5}, {"rope_type": "default", "rope_theta": 5e5}),
+        (
+            "gpt_neox",
+            {"rotary_pct": 0.5, "rotary_emb_base": 100},
+            {"rope_theta": 100, "partial_rotary_factor": 0.5},
+        ),
+        (
+            "gemma3_text",
+            {"rope_theta": 1e6, "rope_local_base_freq": 1e4},
+            {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}},
+        ),
+    ],
+)
 def test_new_files_keep_the_rotation_in_rope_parameters(model_type, old, new):
     named = LLAMA | {"model_type": model_type}
-    assert read_architecture(named | old).layers == read_architecture(named | {"rope_parameters": new}).layers
+    assert (
+        read_architecture(named | old).layers
+        == read_architecture(named | {"rope_parameters": new}).layers
+    )
 
 
-@pytest.mark.parametrize("fields, named", [
-    ({"model_type": None}, "model_type=None"), ({"model_type": "mamba"}, "model_type='mamba'"), ({"model_type": ["llama"]}, "model_type="),
-    ({"model_type": "llava"}, "text_config=None"), ({"model_type": "llava", "text_config": {"model_type": "mpt"}}, "model_type='mpt'"),
-    ({"hidden_size": None}, "hidden_size=None"), ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
-    ({"hidden_size": 32.0}, "hidden_size=32.0"), ({"num_attention_heads": True}, "num_attention_heads=True"),
-    ({"num_attention_heads": 5}, "hidden_size=32"), ({"num_key_value_heads": 3}, "num_key_value_heads=3"), ({"head_dim": 7}, "head_dim=7"),
-    ({"rope_theta": "1e4"}, "rope_theta='1e4'"), ({"rope_theta": 1}, "rope_theta=1.0"), ({"rope_theta": 1e30}, "rope_theta=1e\\+30"),
-    ({"attention_bias": "no"}, "attention_bias='no'"), ({"rope_scaling": {"rope_type": "mrope"}}, "rope_type='mrope'"),
-    ({"rope_scaling": "linear"}, "rope_scaling='linear'"), ({"rope_scaling": {"type": "linear"}}, "factor=None"),
-    ({"rope_scaling": {"type": "su", "short_factor": [1]}}, "short_factor"), ({"rope_scaling": {"type": ["su"]}}, "rope_type="),
-    ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
-    ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm=True"),
-    ({"model_type": "phi", "partial_rotary_factor": 2}, "partial_rotary_factor=2"),
-    ({"model_type": "gemma2", "num_key_value_heads": 2, "layer_types": ["full_attention"]}, "layer_types="),
-    ({"model_type": "mistral", "sliding_window": 1}, "sliding_window=1"),
-    ({"model_type": "deepseek_v3"}, "kv_lora_rank=None"), ({"model_type": "deepseek_v3", "attention_bias": True}, "attention_bias=True"),
-])
+@pytest.mark.parametrize(
+    "fields, named",
+    [
+        ({"model_type": None}, "model_type=None"),
+        ({"model_type": "mamba"}, "model_type='mamba'"),
+        ({"model_type": ["llama"]}, "model_type="),
+        ({"model_type": "llava"}, "text_config=None"),
+        ({"model_type": "llava", "text_config": {"model_type": "mpt"}}, "model_type='mpt'"),
+        ({"hidden_size": None}, "hidden_size=None"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
+        ({"hidden_size": 32.0}, "hidden_size=32.0"),
+        ({"num_attention_heads": True}, "num_attention_heads=True"),
+        ({"num_attention_heads": 5}, "hidden_size=32"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads=3"),
+        ({"head_dim": 7}, "head_dim=7"),
+        ({"rope_theta": "1e4"}, "rope_theta='1e4'"),
+        ({"rope_theta": 1}, "rope_theta=1.0"),
+        ({"rope_theta": 1e30}, "rope_theta=1e\\+30"),
+        ({"attention_bias": "no"}, "attention_bias='no'"),
+        ({"rope_scaling": {"rope_type": "mrope"}}, "rope_type='mrope'"),
+        ({"rope_scaling": "linear"}, "rope_scaling='linear'"),
+        ({"rope_scaling": {"type": "linear"}}, "factor=None"),
+        ({"rope_scaling": {"type": "su", "short_factor": [1]}}, "short_factor"),
+        ({"rope_scaling": {"type": ["su"]}}, "rope_type="),
+        (
+            {"model_type": "bert", "position_embedding_type": "relative_key"},
+            "position_embedding_type='relative_key'",
+        ),
+        ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm=True"),
+        ({"model_type": "phi", "partial_rotary_factor": 2}, "partial_rotary_factor=2"),
+        (
+            {"model_type": "gemma2", "num_key_value_heads": 2, "layer_types": ["full_attention"]},
+            "layer_types=",
+        ),
+        ({"model_type": "mistral", "sliding_window": 1}, "sliding_window=1"),
+        ({"model_type": "deepseek_v3"}, "kv_lora_rank=None"),
+        ({"model_type": "deepseek_v3", "attention_bias": True}, "attention_bias=True"),
+    ],
+)
 def test_what_cannot_be_read_is_named(fields, named):
     with pytest.raises(ValueError, match=named):
         read_architecture(LLAMA | fields)
@@ -157,7 +271,10 @@ def test_what_cannot_be_read_is_named(fields, named):
 def test_files_and_folders(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     assert read_architecture(tmp_path) == read_architecture(str(tmp_path / "config.json"))
-    assert read_architecture(tmp_path).name == tmp_path.name and read_architecture(LLAMA).name == "llama"
+    assert (
+        read_architecture(tmp_path).name == tmp_path.name
+        and read_architecture(LLAMA).name == "llama"
+    )
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "list.json").write_text("[]")
     for name in ("bad.json", "list.json"):
@@ -171,40 +288,63 @@ def test_files_and_folders(tmp_path):
 
 def latent_nullity(layer, *, batch=12, length=10):
     """The nullity of the Jacobian of our own forward pass of latent attention, and its gap."""
-    x = torch.randn(batch, length, layer.embed_dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = torch.randn(
+        batch,
+        length,
+        layer.embed_dim,
+        generator=torch.Generator().manual_seed(1),
+        dtype=torch.float64,
+    )
     J = torch.func.jacrev(lambda p: forward_latent(layer, p, x))(layer.random_parameters())
-    rank, gap = cut(torch.linalg.svdvals(torch.cat([J[name].flatten(0, 2).flatten(1) for name in layer.shapes], 1)))
+    rank, gap = cut(
+        torch.linalg.svdvals(
+            torch.cat([J[name].flatten(0, 2).flatten(1) for name in layer.shapes], 1)
+        )
+    )
     return layer.parameters - rank, gap
 
 
-@pytest.mark.parametrize("layer", [
-    LatentAttention(8, 2, 4, 2, rotary=(1.0, 0.3), query_rank=5), LatentAttention(8, 3, 4, 3, 2, rotary=(1.0,)),
-    LatentAttention(6, 2, 5, 3, 2, rotary=(1.0,), query_rank=6), LatentAttention(6, 2, 3, 4, 5, rotary=(1.0,), query_rank=2),
-    LatentAttention(6, 1, 2, 1, query_rank=3),
-])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        LatentAttention(8, 2, 4, 2, rotary=(1.0, 0.3), query_rank=5),
+        LatentAttention(8, 3, 4, 3, 2, rotary=(1.0,)),
+        LatentAttention(6, 2, 5, 3, 2, rotary=(1.0,), query_rank=6),
+        LatentAttention(6, 2, 3, 4, 5, rotary=(1.0,), query_rank=2),
+        LatentAttention(6, 1, 2, 1, query_rank=3),
+    ],
+)
 def test_the_count_of_latent_attention_is_what_is_measured(layer):
     nullity, gap = latent_nullity(layer)
     assert count_latent(layer).unidentified == nullity and gap > 1e6
 
 
-@pytest.mark.parametrize("fields, named", [
-    (dict(embed_dim=4, heads=2, kv_rank=5, still_dim=2), "kv_rank=5"), (dict(embed_dim=4, heads=2, kv_rank=1, still_dim=2), "kv_rank=1"),
-    (dict(embed_dim=4, heads=2, kv_rank=2, still_dim=2, query_rank=5), "query_rank=5"),
-    (dict(embed_dim=4, heads=0, kv_rank=2, still_dim=2), "heads=0"),
-    (dict(embed_dim=4, heads=2, kv_rank=2, still_dim=2, rotary=(1.0, 1.0)), "rotary"),
-    (dict(embed_dim=4, heads=2, kv_rank=2, still_dim=2, rotary=(0.0,)), "rotary"),
-])
+@pytest.mark.parametrize(
+    "fields, named",
+    [
+        (dict(embed_dim=4, heads=2, kv_rank=5, still_dim=2), "kv_rank=5"),
+        (dict(embed_dim=4, heads=2, kv_rank=1, still_dim=2), "kv_rank=1"),
+        (dict(embed_dim=4, heads=2, kv_rank=2, still_dim=2, query_rank=5), "query_rank=5"),
+        (dict(embed_dim=4, heads=0, kv_rank=2, still_dim=2), "heads=0"),
+        (dict(embed_dim=4, heads=2, kv_rank=2, still_dim=2, rotary=(1.0, 1.0)), "rotary"),
+        (dict(embed_dim=4, heads=2, kv_rank=2, still_dim=2, rotary=(0.0,)), "rotary"),
+    ],
+)
 def test_impossible_latents_are_named(fields, named):
     with pytest.raises(ValueError, match=named):
         LatentAttention(**fields)
 
 
 def test_published_totals():
-    totals = {entry["name"]: read_architecture(entry["config"]).total.unidentified for entry in ATLAS}
+    totals = {
+        entry["name"]: read_architecture(entry["config"]).total.unidentified for entry in ATLAS
+    }
     assert totals["Llama 2 70B"] == 80 * 132_096
-    assert totals["BERT base"] == 12 * (2 * 12 * 64 ** 2 + 2 * 768)
-    assert totals["Falcon 7B"] == 32 * (64 + 64 ** 2)
-    assert totals["DeepSeek-V3"] == 61 * (128 * 2 * 128 ** 2 + 64 + 512 * 513 // 2 + 1 + 1536 * 1537 // 2 + 1)
+    assert totals["BERT base"] == 12 * (2 * 12 * 64**2 + 2 * 768)
+    assert totals["Falcon 7B"] == 32 * (64 + 64**2)
+    assert totals["DeepSeek-V3"] == 61 * (
+        128 * 2 * 128**2 + 64 + 512 * 513 // 2 + 1 + 1536 * 1537 // 2 + 1
+    )
 
 
 @pytest.mark.parametrize("entry", ATLAS, ids=[entry["name"] for entry in ATLAS])
@@ -216,25 +356,38 @@ def test_reports_add_up(entry):
         assert sum(numbers[part] for numbers in data["circuits"].values()) == data["total"][part]
     assert sum(row["layers"] for row in data["kinds"]) == len(architecture.layers)
     for _, layer in architecture.kinds:
-        assert add_up((part, 1) for part in circuits(layer).values()).unidentified == count_layer(layer).unidentified
+        assert (
+            add_up((part, 1) for part in circuits(layer).values()).unidentified
+            == count_layer(layer).unidentified
+        )
     assert f"{data['total']['unidentified']:,}" in table(architecture)
 
 
 @pytest.fixture
 def command(monkeypatch, capsys):
     """Run `python -m attnid count` with arguments in this process: what it prints, or what it exits with."""
+
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["attnid", "count", *map(str, arguments)])
         assert main() == 0
         return capsys.readouterr().out
+
     return run
 
 
 def test_the_command_prints_a_table_or_json(tmp_path, command):
-    (tmp_path / "config.json").write_text(json.dumps(next(entry["config"] for entry in ATLAS if entry["name"] == "Llama 2 70B")))
+    (tmp_path / "config.json").write_text(
+        json.dumps(next(entry["config"] for entry in ATLAS if entry["name"] == "Llama 2 70B"))
+    )
     text, data = command(tmp_path), json.loads(command(tmp_path / "config.json", "--json"))
-    assert text == table(read_architecture(tmp_path)) + "\n" and data == report(read_architecture(tmp_path))
-    assert "10,567,680" in text and "query-key maps 1,024" in text and data["total"]["unidentified"] == 10_567_680
+    assert text == table(read_architecture(tmp_path)) + "\n" and data == report(
+        read_architecture(tmp_path)
+    )
+    assert (
+        "10,567,680" in text
+        and "query-key maps 1,024" in text
+        and data["total"]["unidentified"] == 10_567_680
+    )
 
 
 def test_the_command_names_what_it_cannot_read(tmp_path, command, capsys):

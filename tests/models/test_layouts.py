@@ -44,10 +44,19 @@ class Module:
     def _named(self, family):
         own = {name.removeprefix("parts."): p.detach() for name, p in self.layer.named_parameters()}
         first = {"bert": "self.", "vit": "attention."}.get(family, "")
-        return {("output.dense." + name[2:] if name.startswith("1.") else first + name[2:]): p for name, p in own.items()}
+        return {
+            ("output.dense." + name[2:] if name.startswith("1.") else first + name[2:]): p
+            for name, p in own.items()
+        }
 
     def outputs(self, seed=3):
-        x = torch.randn(2, 8, self.attention.E, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        x = torch.randn(
+            2,
+            8,
+            self.attention.E,
+            generator=torch.Generator().manual_seed(seed),
+            dtype=torch.float64,
+        )
         return x, self.layer(x).detach()
 
 
@@ -62,10 +71,16 @@ def gains(module):
     found = {}
     for letter, heads in (("q", a.H), ("k", a.G)):
         if a.qk_norm:
-            gain = module.tensors[f"{letter}_norm.weight"] + ("gemma3" in type(module.layer.parts[0]).__module__)
+            gain = module.tensors[f"{letter}_norm.weight"] + (
+                "gemma3" in type(module.layer.parts[0]).__module__
+            )
             planes = len(a.rotary)
-            order = [c for i in range(planes) for c in (i, planes + i)] + list(range(2 * planes, a.D))
-            found["gain_" + letter.upper()] = (gain.unflatten(0, (heads, a.D)) if a.qk_norm == "layer_gain" else gain)[..., order]
+            order = [c for i in range(planes) for c in (i, planes + i)] + list(
+                range(2 * planes, a.D)
+            )
+            found["gain_" + letter.upper()] = (
+                gain.unflatten(0, (heads, a.D)) if a.qk_norm == "layer_gain" else gain
+            )[..., order]
     return found
 
 
@@ -104,14 +119,25 @@ def test_what_is_read_is_a_copy(module):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_reduced_layer_has_the_outputs_of_the_real_module(module, form):
     old = read_layer(module.layout, module.attention, module.tensors)
-    fixed = {name: torch.ones(shape, dtype=torch.float64) for name, shape in module.attention.shapes.items() if name.startswith("gain")}
+    fixed = {
+        name: torch.ones(shape, dtype=torch.float64)
+        for name, shape in module.attention.shapes.items()
+        if name.startswith("gain")
+    }
     x, expected = module.outputs()
-    write_layer(module.layout, module.attention, module.tensors, reduce_layer(module.attention, old | fixed, form).parameters)
+    write_layer(
+        module.layout,
+        module.attention,
+        module.tensors,
+        reduce_layer(module.attention, old | fixed, form).parameters,
+    )
     torch.testing.assert_close(module.outputs()[1], expected, rtol=1e-8, atol=1e-8)
     new = read_layer(module.layout, module.attention, module.tensors)
     assert (new["W_V"] - old["W_V"]).abs().max() > 0.01
     assert module.attention.qk_norm or (new["W_K"] - old["W_K"]).abs().max() > 0.01
-    if "k" in module.attention.bias and not (module.attention.qk_norm or module.attention.rotary or shift_is_seen(module.attention)):
+    if "k" in module.attention.bias and not (
+        module.attention.qk_norm or module.attention.rotary or shift_is_seen(module.attention)
+    ):
         assert not new["b_K"].any() and old["b_K"].any()
 
 
@@ -121,30 +147,65 @@ def test_every_layout_is_tried():
 
 @pytest.mark.parametrize("family", LAYOUTS)
 def test_shapes_hold_every_parameter_once(family):
-    options = {"qwen3": {"qk_norm": "head_gain"}, "olmo2": {"qk_norm": "layer_gain"}, "gpt_oss": {"score": "sink"}}.get(family, {})
+    options = {
+        "qwen3": {"qk_norm": "head_gain"},
+        "olmo2": {"qk_norm": "layer_gain"},
+        "gpt_oss": {"score": "sink"},
+    }.get(family, {})
     attention = Attention(12, 4, bias="qkvo", **options)
     sizes = LAYOUTS[family].shapes(attention).values()
-    assert sum(size[0] * (size[1] if len(size) > 1 else 1) for size in sizes) == attention.parameters
+    assert (
+        sum(size[0] * (size[1] if len(size) > 1 else 1) for size in sizes) == attention.parameters
+    )
 
 
 LLAMA, SMALL = LAYOUTS["llama"], Attention(4, 2, 1, bias="qkvo", rotary=(1.0,))
 
 
 def tensors(**changed):
-    return {name: torch.ones(shape) for name, shape in LLAMA.shapes(SMALL).items()} | {name.replace("__", "."): t for name, t in changed.items()}
+    return {name: torch.ones(shape) for name, shape in LLAMA.shapes(SMALL).items()} | {
+        name.replace("__", "."): t for name, t in changed.items()
+    }
 
 
 def test_masks_and_angles_of_old_files_are_no_weights():
-    check_tensors(LLAMA, SMALL, tensors(rotary_emb__inv_freq=torch.ones(1), masked_bias=torch.ones(()), bias=torch.ones(1, 1, 9, 9)))
+    check_tensors(
+        LLAMA,
+        SMALL,
+        tensors(
+            rotary_emb__inv_freq=torch.ones(1),
+            masked_bias=torch.ones(()),
+            bias=torch.ones(1, 1, 9, 9),
+        ),
+    )
 
 
-@pytest.mark.parametrize("changed, words", [
-    ({"q_proj__weight": torch.ones(2, 4)}, r"q_proj.weight=\(2, 4\): shape must be \(4, 4\)"),
-    ({"k_proj__weight": torch.ones(2, 4, dtype=torch.int8)}, "k_proj.weight=torch.int8: .*quantised"),
-    ({"o_proj__weight": torch.ones(4, 4).to(torch.float8_e4m3fn)}, "o_proj.weight=torch.float8_e4m3fn: .*quantised"),
-    ({"v_proj__lora_A__weight": torch.ones(1, 4)}, "tensors='v_proj.lora_A.weight': is in the checkpoint but not"),
-    ({"q_norm__weight": torch.ones(2)}, "tensors='q_norm.weight': is in the checkpoint but not"),
-    ({"q_proj__qweight": torch.ones(2)}, "tensors='q_proj.qweight': is in the checkpoint but not")])
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        ({"q_proj__weight": torch.ones(2, 4)}, r"q_proj.weight=\(2, 4\): shape must be \(4, 4\)"),
+        (
+            {"k_proj__weight": torch.ones(2, 4, dtype=torch.int8)},
+            "k_proj.weight=torch.int8: .*quantised",
+        ),
+        (
+            {"o_proj__weight": torch.ones(4, 4).to(torch.float8_e4m3fn)},
+            "o_proj.weight=torch.float8_e4m3fn: .*quantised",
+        ),
+        (
+            {"v_proj__lora_A__weight": torch.ones(1, 4)},
+            "tensors='v_proj.lora_A.weight': is in the checkpoint but not",
+        ),
+        (
+            {"q_norm__weight": torch.ones(2)},
+            "tensors='q_norm.weight': is in the checkpoint but not",
+        ),
+        (
+            {"q_proj__qweight": torch.ones(2)},
+            "tensors='q_proj.qweight': is in the checkpoint but not",
+        ),
+    ],
+)
 def test_a_wrong_tensor_is_named(changed, words):
     with pytest.raises(ValueError, match=f"^{words}"):
         check_tensors(LLAMA, SMALL, tensors(**changed))
@@ -159,13 +220,18 @@ def test_a_missing_tensor_is_named(name):
 
 
 def test_a_bias_that_the_configuration_denies_is_named():
-    with pytest.raises(ValueError, match="^tensors='(q|k|v|o)_proj.bias': is in the checkpoint but not"):
+    with pytest.raises(
+        ValueError, match="^tensors='(q|k|v|o)_proj.bias': is in the checkpoint but not"
+    ):
         check_tensors(LLAMA, dataclasses.replace(SMALL, bias=""), tensors())
 
 
 def test_the_prefix_is_the_only_one_that_fits():
     first = "layers.0.self_attn.q_proj.weight"
-    assert LLAMA.prefix_in({"model." + first, "lm_head.weight"}) == "model." and LLAMA.prefix_in({first}) == ""
+    assert (
+        LLAMA.prefix_in({"model." + first, "lm_head.weight"}) == "model."
+        and LLAMA.prefix_in({first}) == ""
+    )
     with pytest.raises(ValueError, match=f"^tensors='{first}': is in the checkpoint after none"):
         LLAMA.prefix_in({"base_model.model.model." + first})
     with pytest.raises(ValueError, match=f"^tensors='{first}': is in the checkpoint after each"):

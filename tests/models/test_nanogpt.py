@@ -14,19 +14,39 @@ from network.test_gpt import CONFIG, randomised, tokens
 
 def checkpoint(model, prefix="", **args):
     config = model.config
-    model_args = dict(n_layer=config.n_layer, n_head=config.n_head, n_embd=config.n_embd, block_size=config.block_size,
-                      bias=config.bias, vocab_size=config.vocab_size, dropout=config.dropout) | args
+    model_args = (
+        dict(
+            n_layer=config.n_layer,
+            n_head=config.n_head,
+            n_embd=config.n_embd,
+            block_size=config.block_size,
+            bias=config.bias,
+            vocab_size=config.vocab_size,
+            dropout=config.dropout,
+        )
+        | args
+    )
     weights = {prefix + name: p.clone() for name, p in model.state_dict().items()}
-    return {"model": weights, "model_args": model_args, "optimizer": {"state": {}, "param_groups": []}, "iter_num": 5,
-            "best_val_loss": torch.tensor(1.5), "config": {"out_dir": "out", "compile": True}}
+    return {
+        "model": weights,
+        "model_args": model_args,
+        "optimizer": {"state": {}, "param_groups": []},
+        "iter_num": 5,
+        "best_val_loss": torch.tensor(1.5),
+        "config": {"out_dir": "out", "compile": True},
+    }
 
 
 @pytest.mark.parametrize("prefix", ["", "_orig_mod."])
 @pytest.mark.parametrize("bias", [False, True])
 def test_checkpoint_loads(tmp_path, prefix, bias):
-    model = randomised(GPTConfig(11, 6, 2, 3, 12, bias=bias, dropout=0.2), dtype=torch.float32).eval()
+    model = randomised(
+        GPTConfig(11, 6, 2, 3, 12, bias=bias, dropout=0.2), dtype=torch.float32
+    ).eval()
     saved = checkpoint(model, prefix)
-    saved["model"][prefix + "transformer.h.0.attn.bias"] = torch.ones(1, 1, 6, 6).tril()  # a mask, as old versions saved it
+    saved["model"][prefix + "transformer.h.0.attn.bias"] = torch.ones(
+        1, 1, 6, 6
+    ).tril()  # a mask, as old versions saved it
     torch.save(saved, tmp_path / "ckpt.pt")
     loaded = load_nanogpt(tmp_path / "ckpt.pt")
     assert loaded.config == model.config and not loaded.training
@@ -42,42 +62,116 @@ def test_early_checkpoint_does_not_say_bias_or_dropout(tmp_path, bias):
     assert load_nanogpt(tmp_path / "ckpt.pt").config.bias is bias
 
 
-def spoil_missing(saved): del saved["model"]["transformer.h.1.mlp.c_fc.weight"]
-def spoil_shape(saved): saved["model"]["transformer.wpe.weight"] = torch.zeros(5, 12)
-def spoil_type(saved): saved["model"]["transformer.wpe.weight"] = [0.0]
-def spoil_unknown(saved): saved["model"]["transformer.h.2.ln_1.weight"] = torch.ones(12)
-def spoil_tie(saved): saved["model"]["lm_head.weight"] = saved["model"]["lm_head.weight"] + 1
-def spoil_args(saved): del saved["model_args"]["n_head"]
-def spoil_size(saved): saved["model_args"]["n_embd"] = 0
-def spoil_model(saved): del saved["model"]
-def spoil_nothing_left(saved): saved.clear()
-def spoil_nan(saved): saved["model"]["transformer.wpe.weight"][0, 0] = math.nan
-def spoil_infinite(saved): saved["model"]["transformer.ln_f.bias"] = torch.full((12,), 1e300, dtype=torch.float64)  # not in float32
-def spoil_integer(saved): saved["model"]["transformer.ln_f.weight"] = torch.ones(12, dtype=torch.int64)
-def spoil_complex(saved): saved["model"]["transformer.ln_f.weight"] = torch.ones(12, dtype=torch.complex64)
-def spoil_sparse(saved): saved["model"]["transformer.wpe.weight"] = torch.zeros(6, 12).to_sparse()
-def spoil_meta(saved): saved["model"]["transformer.wpe.weight"] = torch.zeros(6, 12, device="meta")
-def spoil_twice(saved): saved["model"]["_orig_mod.transformer.ln_f.weight"] = torch.ones(12)
-def spoil_name(saved): saved["model"][3] = torch.ones(12)
-def spoil_vocabulary(saved): saved["model_args"]["vocab_size"] = 10 ** 9
-def spoil_layers(saved): saved["model_args"]["n_layer"] = 10 ** 9
+def spoil_missing(saved):
+    del saved["model"]["transformer.h.1.mlp.c_fc.weight"]
+
+
+def spoil_shape(saved):
+    saved["model"]["transformer.wpe.weight"] = torch.zeros(5, 12)
+
+
+def spoil_type(saved):
+    saved["model"]["transformer.wpe.weight"] = [0.0]
+
+
+def spoil_unknown(saved):
+    saved["model"]["transformer.h.2.ln_1.weight"] = torch.ones(12)
+
+
+def spoil_tie(saved):
+    saved["model"]["lm_head.weight"] = saved["model"]["lm_head.weight"] + 1
+
+
+def spoil_args(saved):
+    del saved["model_args"]["n_head"]
+
+
+def spoil_size(saved):
+    saved["model_args"]["n_embd"] = 0
+
+
+def spoil_model(saved):
+    del saved["model"]
+
+
+def spoil_nothing_left(saved):
+    saved.clear()
+
+
+def spoil_nan(saved):
+    saved["model"]["transformer.wpe.weight"][0, 0] = math.nan
+
+
+def spoil_infinite(saved):
+    saved["model"]["transformer.ln_f.bias"] = torch.full(
+        (12,), 1e300, dtype=torch.float64
+    )  # not in float32
+
+
+def spoil_integer(saved):
+    saved["model"]["transformer.ln_f.weight"] = torch.ones(12, dtype=torch.int64)
+
+
+def spoil_complex(saved):
+    saved["model"]["transformer.ln_f.weight"] = torch.ones(12, dtype=torch.complex64)
+
+
+def spoil_sparse(saved):
+    saved["model"]["transformer.wpe.weight"] = torch.zeros(6, 12).to_sparse()
+
+
+def spoil_meta(saved):
+    saved["model"]["transformer.wpe.weight"] = torch.zeros(6, 12, device="meta")
+
+
+def spoil_twice(saved):
+    saved["model"]["_orig_mod.transformer.ln_f.weight"] = torch.ones(12)
+
+
+def spoil_name(saved):
+    saved["model"][3] = torch.ones(12)
+
+
+def spoil_vocabulary(saved):
+    saved["model_args"]["vocab_size"] = 10**9
+
+
+def spoil_layers(saved):
+    saved["model_args"]["n_layer"] = 10**9
 
 
 def spoil_expanded(saved):
     spoil_vocabulary(saved)
-    saved["model"]["transformer.wte.weight"] = saved["model"]["lm_head.weight"] = torch.zeros(1, 1).expand(10 ** 9, 12)
+    saved["model"]["transformer.wte.weight"] = saved["model"]["lm_head.weight"] = torch.zeros(
+        1, 1
+    ).expand(10**9, 12)
 
 
-@pytest.mark.parametrize("spoil, words", [
-    (spoil_missing, "transformer.h.1.mlp.c_fc.weight.*missing"), (spoil_shape, r"transformer.wpe.weight=\(5, 12\)"),
-    (spoil_type, "transformer.wpe.weight='list'"), (spoil_unknown, "transformer.h.2.ln_1.weight"), (spoil_tie, "lm_head.weight"),
-    (spoil_args, "n_head"), (spoil_size, "n_embd=0"), (spoil_model, "'model'"), (spoil_nothing_left, "'model'"),
-    (spoil_nan, "transformer.wpe.weight=nan.*finite"), (spoil_infinite, "transformer.ln_f.bias=inf.*finite"),
-    (spoil_integer, "transformer.ln_f.weight=torch.int64"), (spoil_complex, "transformer.ln_f.weight=torch.complex64"),
-    (spoil_sparse, "transformer.wpe.weight.*stored"), (spoil_meta, "transformer.wpe.weight.*stored"),
-    (spoil_twice, "model='transformer.ln_f.weight'.*twice"), (spoil_name, "model=3"),
-    (spoil_vocabulary, r"transformer.wte.weight=\(11, 12\)"), (spoil_layers, "transformer.h.2.ln_1.weight.*missing"),
-    (spoil_expanded, "transformer.wte.weight.*stored")])
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (spoil_missing, "transformer.h.1.mlp.c_fc.weight.*missing"),
+        (spoil_shape, r"transformer.wpe.weight=\(5, 12\)"),
+        (spoil_type, "transformer.wpe.weight='list'"),
+        (spoil_unknown, "transformer.h.2.ln_1.weight"),
+        (spoil_tie, "lm_head.weight"),
+        (spoil_args, "n_head"),
+        (spoil_size, "n_embd=0"),
+        (spoil_model, "'model'"),
+        (spoil_nothing_left, "'model'"),
+        (spoil_nan, "transformer.wpe.weight=nan.*finite"),
+        (spoil_infinite, "transformer.ln_f.bias=inf.*finite"),
+        (spoil_integer, "transformer.ln_f.weight=torch.int64"),
+        (spoil_complex, "transformer.ln_f.weight=torch.complex64"),
+        (spoil_sparse, "transformer.wpe.weight.*stored"),
+        (spoil_meta, "transformer.wpe.weight.*stored"),
+        (spoil_twice, "model='transformer.ln_f.weight'.*twice"),
+        (spoil_name, "model=3"),
+        (spoil_vocabulary, r"transformer.wte.weight=\(11, 12\)"),
+        (spoil_layers, "transformer.h.2.ln_1.weight.*missing"),
+        (spoil_expanded, "transformer.wte.weight.*stored"),
+    ],
+)
 def test_wrong_checkpoint_is_named(tmp_path, spoil, words):
     saved = checkpoint(GPT(CONFIG))
     spoil(saved)
@@ -102,17 +196,21 @@ def test_code_in_a_checkpoint_does_not_run(tmp_path, capsys):
 @pytest.mark.parametrize("zipped", [True, False])
 def test_damaged_file_is_one_clear_error(tmp_path, zipped):
     path, draw = tmp_path / "ckpt.pt", random.Random(0)
-    torch.save(checkpoint(GPT(GPTConfig(3, 2, 1, 1, 2))), path, _use_new_zipfile_serialization=zipped)
+    torch.save(
+        checkpoint(GPT(GPTConfig(3, 2, 1, 1, 2))), path, _use_new_zipfile_serialization=zipped
+    )
     whole = path.read_bytes()
     for _ in range(200):
-        damaged = bytearray(whole[:draw.choice([len(whole), draw.randrange(len(whole))])])
+        damaged = bytearray(whole[: draw.choice([len(whole), draw.randrange(len(whole))])])
         for place in (draw.randrange(len(damaged) or 1) for _ in range(draw.randrange(4))):
-            damaged[place:place + 1] = [draw.randrange(256)]
+            damaged[place : place + 1] = [draw.randrange(256)]
         path.write_bytes(damaged)
         try:
             load_nanogpt(path)  # damage may hit what nobody reads
         except ValueError as error:
-            assert str(error).startswith(f"path={str(path)!r}: ") and "weights_only" not in str(error)
+            assert str(error).startswith(f"path={str(path)!r}: ") and "weights_only" not in str(
+                error
+            )
 
 
 @pytest.mark.parametrize("path", [None, 3, True, b"ckpt.pt", "a\0b", "."])
@@ -121,7 +219,17 @@ def test_path_that_is_no_file_is_named(path):
         load_nanogpt(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short", b"(", b"\x80\x02}q\x00.", "[\xff".encode("latin1")])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not a checkpoint",
+        b"PK\x03\x04 cut short",
+        b"(",
+        b"\x80\x02}q\x00.",
+        "[\xff".encode("latin1"),
+    ],
+)
 def test_file_that_is_no_checkpoint(tmp_path, content):
     (tmp_path / "ckpt.pt").write_bytes(content)
     with pytest.raises(ValueError, match="path=.*ckpt.pt"):

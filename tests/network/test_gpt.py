@@ -12,7 +12,9 @@ CONFIG = GPTConfig(11, 6, 2, 3, 12, bias=True)
 
 
 def tokens(config=CONFIG, batch=2, seed=0):
-    return torch.randint(config.vocab_size, (batch, config.block_size), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        config.vocab_size, (batch, config.block_size), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def randomised(config=CONFIG, seed=0, dtype=torch.float64):
@@ -27,24 +29,40 @@ def randomised(config=CONFIG, seed=0, dtype=torch.float64):
 
 # ---- names, shapes, sizes
 
+
 def stock_shapes(V, T, L, E, bias):
     """Names and shapes of a stock nanoGPT checkpoint, written out."""
-    shapes = {"transformer.wte.weight": (V, E), "transformer.wpe.weight": (T, E), "lm_head.weight": (V, E)}
+    shapes = {
+        "transformer.wte.weight": (V, E),
+        "transformer.wpe.weight": (T, E),
+        "lm_head.weight": (V, E),
+    }
     layer_norms, maps = ["transformer.ln_f"], {}
     for n in range(L):
         h = f"transformer.h.{n}."
         layer_norms += [h + "ln_1", h + "ln_2"]
-        maps |= {h + "attn.c_attn": (3 * E, E), h + "attn.c_proj": (E, E), h + "mlp.c_fc": (4 * E, E), h + "mlp.c_proj": (E, 4 * E)}
-    shapes |= {name + ".weight": (E,) for name in layer_norms} | {name + ".weight": shape for name, shape in maps.items()}
+        maps |= {
+            h + "attn.c_attn": (3 * E, E),
+            h + "attn.c_proj": (E, E),
+            h + "mlp.c_fc": (4 * E, E),
+            h + "mlp.c_proj": (E, 4 * E),
+        }
+    shapes |= {name + ".weight": (E,) for name in layer_norms} | {
+        name + ".weight": shape for name, shape in maps.items()
+    }
     if bias:
-        shapes |= {name + ".bias": (E,) for name in layer_norms} | {name + ".bias": shape[:1] for name, shape in maps.items()}
+        shapes |= {name + ".bias": (E,) for name in layer_norms} | {
+            name + ".bias": shape[:1] for name, shape in maps.items()
+        }
     return shapes
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_names_and_shapes_are_nanogpts(bias):
     model = GPT(GPTConfig(11, 6, 2, 3, 12, bias=bias))
-    assert {name: tuple(p.shape) for name, p in model.state_dict().items()} == stock_shapes(11, 6, 2, 12, bias)
+    assert {name: tuple(p.shape) for name, p in model.state_dict().items()} == stock_shapes(
+        11, 6, 2, 12, bias
+    )
     assert model.lm_head.weight is model.transformer.wte.weight
 
 
@@ -54,9 +72,23 @@ def test_parameter_count_is_nanogpts():
     assert sum(p.numel() for p in model.parameters()) - 256 * 384 == 10_646_784
 
 
-@pytest.mark.parametrize("field, value", [
-    ("vocab_size", 0), ("block_size", -1), ("n_layer", 1.0), ("n_head", True), ("n_embd", "12"), ("n_embd", 13), ("n_head", 5),
-    ("bias", 1), ("dropout", 1.0), ("dropout", -0.1), ("dropout", math.nan), ("dropout", None)])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("vocab_size", 0),
+        ("block_size", -1),
+        ("n_layer", 1.0),
+        ("n_head", True),
+        ("n_embd", "12"),
+        ("n_embd", 13),
+        ("n_head", 5),
+        ("bias", 1),
+        ("dropout", 1.0),
+        ("dropout", -0.1),
+        ("dropout", math.nan),
+        ("dropout", None),
+    ],
+)
 def test_impossible_config_is_named(field, value):
     sizes = dict(vocab_size=11, block_size=6, n_layer=2, n_head=3, n_embd=12) | {field: value}
     with pytest.raises(ValueError, match=f"{field}={value!r}|n_embd=12: .*n_head={value!r}"):
@@ -64,6 +96,7 @@ def test_impossible_config_is_named(field, value):
 
 
 # ---- initialisation
+
 
 def test_initialisation_is_seeded_and_leaves_the_global_generator():
     torch.manual_seed(5)
@@ -83,10 +116,13 @@ def test_initialisation_has_nanogpts_spread():
             assert p.std().item() == pytest.approx(expected, rel=0.04), name
             assert abs(p.mean().item()) < 5 * expected / math.sqrt(p.numel()), name
         else:
-            assert torch.equal(p, torch.zeros_like(p) if name.endswith("bias") else torch.ones_like(p)), name
+            assert torch.equal(
+                p, torch.zeros_like(p) if name.endswith("bias") else torch.ones_like(p)
+            ), name
 
 
 # ---- forward pass
+
 
 def written_out(model, idx):
     """Logits from the state dict by the formulas alone: no module, no fused map, no fused attention."""
@@ -96,14 +132,16 @@ def written_out(model, idx):
 
     def norm(x, name):
         x = x - x.mean(-1, keepdim=True)
-        return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * W[name + ".weight"] + bias(name)
+        return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * W[name + ".weight"] + bias(
+            name
+        )
 
-    x = W["transformer.wte.weight"][idx] + W["transformer.wpe.weight"][:idx.shape[1]]
+    x = W["transformer.wte.weight"][idx] + W["transformer.wpe.weight"][: idx.shape[1]]
     for n in range(model.config.n_layer):
         name = f"transformer.h.{n}."
         qkv, heads = linear(norm(x, name + "ln_1"), name + "attn.c_attn"), []
         for h in range(H):
-            q, k, v = (qkv[..., i * E + h * E // H:i * E + (h + 1) * E // H] for i in range(3))
+            q, k, v = (qkv[..., i * E + h * E // H : i * E + (h + 1) * E // H] for i in range(3))
             s = q @ k.transpose(1, 2) / math.sqrt(E // H)
             later = torch.arange(s.shape[-1])[None, :] > torch.arange(s.shape[-1])[:, None]
             heads.append(s.masked_fill(later, -torch.inf).softmax(-1) @ v)
@@ -127,7 +165,11 @@ def test_loss_is_the_mean_cross_entropy_of_the_targets_that_count():
     model, idx, targets = randomised(), tokens(), tokens(seed=1)
     targets[0, :3] = -1
     logits, loss = model(idx, targets)
-    expected = -logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0][targets >= 0].mean()
+    expected = (
+        -logits.log_softmax(-1)
+        .gather(-1, targets.clamp(min=0)[..., None])[..., 0][targets >= 0]
+        .mean()
+    )
     torch.testing.assert_close(loss, expected)
 
 
@@ -138,6 +180,7 @@ def test_forward_and_gradients_repeat_bit_for_bit(dtype):
         logits, loss = model(tokens(), tokens(seed=1))
         loss.backward()
         return [logits, loss, *(p.grad for p in model.parameters())]
+
     assert all(a.dtype == dtype and torch.equal(a, b) for a, b in zip(run(), run()))
 
 
@@ -160,9 +203,19 @@ def test_wrong_tokens_are_named():
 
 # ---- heads
 
+
 def test_head_weights_are_copies_that_go_back():
     model, other = randomised(), randomised(seed=1)
-    shapes = dict(W_Q=(3, 4, 12), W_K=(3, 4, 12), W_V=(3, 4, 12), W_O=(3, 12, 4), b_Q=(3, 4), b_K=(3, 4), b_V=(3, 4), b_O=(12,))
+    shapes = dict(
+        W_Q=(3, 4, 12),
+        W_K=(3, 4, 12),
+        W_V=(3, 4, 12),
+        W_O=(3, 12, 4),
+        b_Q=(3, 4),
+        b_K=(3, 4),
+        b_V=(3, 4),
+        b_O=(12,),
+    )
     weights = head_weights(model, 1)
     assert {name: tuple(w.shape) for name, w in weights.items()} == shapes
     before = {name: p.clone() for name, p in model.state_dict().items()}
@@ -177,7 +230,9 @@ def test_head_weights_are_copies_that_go_back():
 def test_heads_without_biases_and_in_float64():
     model = GPT(GPTConfig(11, 6, 1, 2, 8))
     weights = head_weights(model, 0, dtype=torch.float64)
-    assert sorted(weights) == ["W_K", "W_O", "W_Q", "W_V"] and all(w.dtype == torch.float64 for w in weights.values())
+    assert sorted(weights) == ["W_K", "W_O", "W_Q", "W_V"] and all(
+        w.dtype == torch.float64 for w in weights.values()
+    )
     assert not any(w.requires_grad for w in weights.values())
 
 
@@ -194,9 +249,13 @@ def test_each_head_moves_by_its_own_S():
     model, idx = randomised(), tokens()
     before = model(idx)[0].detach()
     w = head_weights(model, 1)
-    S = torch.eye(4, dtype=torch.float64) + 0.3 * torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    S = torch.eye(4, dtype=torch.float64) + 0.3 * torch.randn(
+        3, 4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
     S_inv_T = torch.linalg.inv(S).transpose(1, 2)
-    moved = dict(W_Q=S @ w["W_Q"], W_K=S_inv_T @ w["W_K"], b_K=torch.einsum("hij,hj->hi", S_inv_T, w["b_K"]))
+    moved = dict(
+        W_Q=S @ w["W_Q"], W_K=S_inv_T @ w["W_K"], b_K=torch.einsum("hij,hj->hi", S_inv_T, w["b_K"])
+    )
     set_head_weights(model, 1, **moved)
     assert (model(idx)[0] - before).abs().max() > 1e-3  # the queries' biases have not moved yet
     set_head_weights(model, 1, b_Q=torch.einsum("hij,hj->hi", S, w["b_Q"]))
@@ -207,9 +266,15 @@ def test_wrong_heads_are_named_and_nothing_is_copied():
     model = randomised(GPTConfig(11, 6, 2, 3, 12))
     before = {name: p.clone() for name, p in model.state_dict().items()}
     good = torch.zeros(3, 4, 12)
-    for bad, words in [(dict(b_Q=torch.zeros(3, 4)), "b_Q"), (dict(W_K=torch.zeros(12, 12)), r"W_K=\(12, 12\)"),
-                       (dict(W=good), "weights='W'"), (dict(W_K=None), "W_K=None"), (dict(W_K=good + 0j), "W_K="),
-                       (dict(W_K=good * math.nan), "W_K=nan"), (dict(W_V=good - math.inf), "W_V=-inf")]:
+    for bad, words in [
+        (dict(b_Q=torch.zeros(3, 4)), "b_Q"),
+        (dict(W_K=torch.zeros(12, 12)), r"W_K=\(12, 12\)"),
+        (dict(W=good), "weights='W'"),
+        (dict(W_K=None), "W_K=None"),
+        (dict(W_K=good + 0j), "W_K="),
+        (dict(W_K=good * math.nan), "W_K=nan"),
+        (dict(W_V=good - math.inf), "W_V=-inf"),
+    ]:
         with pytest.raises(ValueError, match=words):
             set_head_weights(model, 0, W_Q=good, **bad)
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())

@@ -18,7 +18,10 @@ def found(check, files):
 
 def test_every_chapter_has_a_page(site):
     contents = yaml.safe_load((book.ROOT / "book" / "_toc.yml").read_text())
-    files = [contents["root"], *(chapter["file"] for part in contents["parts"] for chapter in part["chapters"])]
+    files = [
+        contents["root"],
+        *(chapter["file"] for part in contents["parts"] for chapter in part["chapters"]),
+    ]
     assert [file for file in files if not (site / f"{file}.html").exists()] == []
 
 
@@ -46,38 +49,58 @@ def test_every_image_has_alternative_text(site):
 @pytest.fixture
 def page(tmp_path):
     """Write a page with this body."""
+
     def write(body):
         path = tmp_path / "page.html"
         path.write_text(f"<body id='top'>{body}</body>")
         return path
+
     return write
 
 
-@pytest.mark.parametrize("address", ["missing.html", "#nowhere", "page.html#nowhere", "_static/missing.js"])
+@pytest.mark.parametrize(
+    "address", ["missing.html", "#nowhere", "page.html#nowhere", "_static/missing.js"]
+)
 def test_a_broken_link_is_found(page, address):
     assert pages.broken(page(f"<a href='{address}'>x</a>")) == [address]
 
 
-@pytest.mark.parametrize("address", ["#top", "page.html#top", "page.html?q=1", "https://example.org/x", "mailto:a@example.org"])
+@pytest.mark.parametrize(
+    "address",
+    ["#top", "page.html#top", "page.html?q=1", "https://example.org/x", "mailto:a@example.org"],
+)
 def test_a_sound_link_passes(page, address):
     assert pages.broken(page(f"<a href='{address}'>x</a>")) == []
 
 
-@pytest.mark.parametrize("body", ["<script src='https://cdn.example/x.js'></script>", "<img src='//cdn.example/x.png' alt='x'>",
-                                  "<link rel='stylesheet' href='http://cdn.example/x.css'>"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<script src='https://cdn.example/x.js'></script>",
+        "<img src='//cdn.example/x.png' alt='x'>",
+        "<link rel='stylesheet' href='http://cdn.example/x.css'>",
+    ],
+)
 def test_a_foreign_file_is_found(page, body):
     assert pages.fetched_from_elsewhere(page(body))
 
 
-@pytest.mark.parametrize("style", ["@import 'https://fonts.example/css';", "a {src: url(//fonts.example/f.woff)}"])
+@pytest.mark.parametrize(
+    "style", ["@import 'https://fonts.example/css';", "a {src: url(//fonts.example/f.woff)}"]
+)
 def test_a_foreign_font_is_found(page, style):
     assert pages.fonts_from_elsewhere(page(f"<style>{style}</style>"))
 
 
-@pytest.mark.parametrize("image, passes", [
-    ("<img src='a/b.png'>", False), ("<img src='a/b.png' alt=' '>", False), ("<img src='../a/b.png' alt='_images/b.png'>", False),
-    ("<img src='a/b.png' alt='Two curves that cross at zero'>", True),
-])
+@pytest.mark.parametrize(
+    "image, passes",
+    [
+        ("<img src='a/b.png'>", False),
+        ("<img src='a/b.png' alt=' '>", False),
+        ("<img src='../a/b.png' alt='_images/b.png'>", False),
+        ("<img src='a/b.png' alt='Two curves that cross at zero'>", True),
+    ],
+)
 def test_a_silent_image_is_found(page, image, passes):
     assert (pages.without_alternative_text(page(image)) == []) == passes
 
@@ -94,7 +117,11 @@ sys.exit(3)""")
         book.run_quietly([sys.executable, "builder"], tmp_path)
     out, err = capfd.readouterr()
     assert failure.value.returncode == 3 and out == ""
-    assert sorted(err.splitlines()) == ["01_this: executed in 4.75 s", "page.md:3: WARNING: undefined label", "writing the pages"]
+    assert sorted(err.splitlines()) == [
+        "01_this: executed in 4.75 s",
+        "page.md:3: WARNING: undefined label",
+        "writing the pages",
+    ]
 
 
 @pytest.fixture

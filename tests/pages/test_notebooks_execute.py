@@ -54,12 +54,17 @@ def test_executing_prints_nothing(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("words, wanted", [(["5"], ["05"]), (["1", "06"], ["01", "06"]), (["10"], ["10"]), (["05_many"], ["05"])])
+@pytest.mark.parametrize(
+    "words, wanted",
+    [(["5"], ["05"]), (["1", "06"], ["01", "06"]), (["10"], ["10"]), (["05_many"], ["05"])],
+)
 def test_a_chapters_number_may_lack_its_zero(monkeypatch, capsys, words, wanted):
     monkeypatch.setattr(execute_module, "execute", lambda chapter: chapter)
     monkeypatch.setattr(execute_module, "ProcessPoolExecutor", ThreadPoolExecutor)
     main(words)
-    assert [line.removeprefix("notebooks/")[:2] for line in capsys.readouterr().out.splitlines()] == wanted
+    assert [
+        line.removeprefix("notebooks/")[:2] for line in capsys.readouterr().out.splitlines()
+    ] == wanted
 
 
 @pytest.mark.parametrize("prefixes", [["99"], ["01", "99"]])
@@ -68,7 +73,9 @@ def test_prefix_of_no_chapter_is_an_error(prefixes):
         main(prefixes)
 
 
-@pytest.mark.parametrize("words", ["bogus", "measure 1", "plain", "plain 3", "plain 3 x", "plain 3 0", "plain 3 4 5"])
+@pytest.mark.parametrize(
+    "words", ["bogus", "measure 1", "plain", "plain 3", "plain 3 x", "plain 3 0", "plain 3 4 5"]
+)
 def test_wrong_words_on_the_command_line_are_a_usage_error(monkeypatch, capsys, words):
     monkeypatch.setattr(sys, "argv", ["attnid", "bench", *words.split()])
     with pytest.raises(SystemExit) as refusal:

@@ -23,15 +23,24 @@ SMALL = "First Citizen:\nBefore we proceed, hear me.\n".encode()
 
 # ---- the embedded text
 
+
 def test_embedded_is_the_same_text_everywhere():
     corpus = load_corpus("embedded")
-    assert corpus.sha256 == data.EMBEDDED_SHA256 == hashlib.sha256(data.embedded_text().encode()).hexdigest()
+    assert (
+        corpus.sha256
+        == data.EMBEDDED_SHA256
+        == hashlib.sha256(data.embedded_text().encode()).hexdigest()
+    )
     assert data.embedded_text(seed=2) != data.embedded_text()
 
 
 def test_splitmix64_gives_the_published_numbers():
     bits = data._splitmix64(1234567)
-    assert [next(bits) for _ in range(3)] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [next(bits) for _ in range(3)] == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
 
 
 def parse(sentence):
@@ -52,7 +61,7 @@ def parse(sentence):
 
 def surprisal(sentence):
     """Minus the log probability of a sentence under the source, in nats."""
-    (pattern, words), = parse(sentence)
+    ((pattern, words),) = parse(sentence)
     nats = math.log(sum(data.SENTENCES.values()) / data.SENTENCES[pattern])
     for key, word in words.items():
         n = len(data.WORDS[key])
@@ -67,7 +76,11 @@ def test_embedded_sentences_have_one_parse():
 
 def test_words_and_patterns_show_the_parse():
     listed = [word for words in data.WORDS.values() for word in words]
-    fixed = {word for pattern in data.SENTENCES for word in re.findall(r"\w+", re.sub(r"{\w+}", "", pattern))}
+    fixed = {
+        word
+        for pattern in data.SENTENCES
+        for word in re.findall(r"\w+", re.sub(r"{\w+}", "", pattern))
+    }
     assert len(set(listed)) == len(listed) and not fixed & set(listed)
     assert all(word.isalpha() for word in listed)
     assert all(pattern.index("\n") == len(pattern) - 1 for pattern in data.SENTENCES)
@@ -93,9 +106,15 @@ def test_entropy_rate_is_the_enumerated_one(monkeypatch):
     for pattern in data.SENTENCES:
         keys = sorted(set(re.findall(r"{(\w+)}", pattern)))
         for choice in range(2 ** len(keys)):
-            sentence = pattern.format(**{key: data.WORDS[key][choice >> i & 1] for i, key in enumerate(keys)})
+            sentence = pattern.format(
+                **{key: data.WORDS[key][choice >> i & 1] for i, key in enumerate(keys)}
+            )
             p = math.exp(-surprisal(sentence))
-            mass, nats, length = mass + p, nats + p * surprisal(sentence), length + p * len(sentence)
+            mass, nats, length = (
+                mass + p,
+                nats + p * surprisal(sentence),
+                length + p * len(sentence),
+            )
     assert mass == pytest.approx(1, abs=1e-12)
     assert data.embedded_entropy_rate() == pytest.approx(nats / length, rel=1e-12)
 
@@ -104,11 +123,14 @@ def test_embedded_is_worth_learning():
     corpus = load_corpus("embedded")
     share = torch.bincount(corpus.train) / len(corpus.train)
     unigram = -(share * share.log()).sum().item()
-    assert len(corpus.vocabulary) >= 20 and 190_000 <= len(corpus.train) + len(corpus.val) <= 210_000
+    assert (
+        len(corpus.vocabulary) >= 20 and 190_000 <= len(corpus.train) + len(corpus.val) <= 210_000
+    )
     assert corpus.entropy_rate < unigram / 5
 
 
 # ---- encoding
+
 
 @given(st.data())
 @settings(max_examples=50, deadline=None)
@@ -135,7 +157,7 @@ def test_bad_input_is_named():
     for ids in ([0, len(corpus.vocabulary)], [-1], torch.tensor([0.5])):
         with pytest.raises(ValueError, match="ids"):
             corpus.decode(ids)
-    for ids in ("Ada", "", None, [None], ["A"], [[1], [2, 3]], [2 ** 70], {"a": 1}):
+    for ids in ("Ada", "", None, [None], ["A"], [[1], [2, 3]], [2**70], {"a": 1}):
         with pytest.raises(ValueError, match="^ids=" + re.escape(repr(ids))):
             corpus.decode(ids)
     with pytest.raises(ValueError, match="name='shakespeare'"):
@@ -144,6 +166,7 @@ def test_bad_input_is_named():
 
 # ---- tiny Shakespeare
 
+
 def test_tiny_shakespeare():
     folder = os.environ.get("ATTNID_DATA")
     if not folder or not any((Path(folder) / name).is_file() for name in data.FILE_NAMES):
@@ -151,7 +174,10 @@ def test_tiny_shakespeare():
     corpus = load_corpus("tiny_shakespeare")
     assert (len(corpus.train), len(corpus.val), len(corpus.vocabulary)) == (1_003_854, 111_540, 65)
     assert corpus.vocabulary.startswith("\n !$&',-.3:;?ABC") and corpus.entropy_rate is None
-    assert corpus.decode(corpus.train[:14]) == "First Citizen:" and corpus.sha256 == data.SHAKESPEARE_SHA256
+    assert (
+        corpus.decode(corpus.train[:14]) == "First Citizen:"
+        and corpus.sha256 == data.SHAKESPEARE_SHA256
+    )
 
 
 @pytest.fixture
@@ -160,7 +186,9 @@ def small(tmp_path, monkeypatch):
     monkeypatch.delenv("ATTNID_DATA", raising=False)
     monkeypatch.setattr(data, "SHAKESPEARE_BYTES", len(SMALL))
     monkeypatch.setattr(data, "SHAKESPEARE_SHA256", hashlib.sha256(SMALL).hexdigest())
-    monkeypatch.setattr(data.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
+    monkeypatch.setattr(
+        data.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name)
+    )
     calls = []
     serve(monkeypatch, SMALL, calls)
     return tmp_path / "cache" / "attnid" / "tinyshakespeare.txt", calls
@@ -172,6 +200,7 @@ def serve(monkeypatch, content, calls):
         if isinstance(content, Exception):
             raise content
         return BytesIO(content)
+
     monkeypatch.setattr(data.urllib.request, "urlopen", urlopen)
 
 
@@ -184,7 +213,9 @@ def test_download_happens_once(small):
     corpus = load_corpus("tiny_shakespeare")
     assert corpus.decode(corpus.train) + corpus.decode(corpus.val) == SMALL.decode()
     assert path.read_bytes() == SMALL and [p.name for p in path.parent.iterdir()] == [path.name]
-    assert load_corpus("tiny_shakespeare").sha256 == corpus.sha256 and calls == [data.SHAKESPEARE_URL]
+    assert load_corpus("tiny_shakespeare").sha256 == corpus.sha256 and calls == [
+        data.SHAKESPEARE_URL
+    ]
 
 
 @pytest.mark.parametrize("name", data.FILE_NAMES)
@@ -195,7 +226,9 @@ def test_given_folder_comes_first(small, tmp_path, monkeypatch, name):
     assert small[1] == [] and no_files(small[0].parent)
 
 
-@pytest.mark.parametrize("content, why", [(SMALL[:-5], "bytes"), (b"f" + SMALL[1:], "sha256"), (b"", "bytes")])
+@pytest.mark.parametrize(
+    "content, why", [(SMALL[:-5], "bytes"), (b"f" + SMALL[1:], "sha256"), (b"", "bytes")]
+)
 @pytest.mark.parametrize("where", ["given", "cache", "network"])
 def test_wrong_file_is_refused_wherever_it_lies(small, tmp_path, monkeypatch, content, why, where):
     path, calls = small
@@ -213,7 +246,10 @@ def test_wrong_file_is_refused_wherever_it_lies(small, tmp_path, monkeypatch, co
     assert where == "cache" or no_files(path.parent)
 
 
-@pytest.mark.parametrize("failure", [urllib.error.URLError("no route"), TimeoutError("slow"), data.http.client.IncompleteRead(b"")])
+@pytest.mark.parametrize(
+    "failure",
+    [urllib.error.URLError("no route"), TimeoutError("slow"), data.http.client.IncompleteRead(b"")],
+)
 def test_no_network_says_what_to_do(small, monkeypatch, failure):
     serve(monkeypatch, failure, small[1])
     with pytest.raises(CorpusError, match="ATTNID_DATA"):
@@ -226,14 +262,19 @@ def test_given_folder_that_is_none_is_named(small, tmp_path, monkeypatch, name):
     load_corpus("tiny_shakespeare")  # now in the cache, which does not hide the mistake
     (tmp_path / "a_file").write_bytes(SMALL)
     monkeypatch.setenv("ATTNID_DATA", str(tmp_path / name))
-    with pytest.raises(CorpusError, match=f"ATTNID_DATA='{tmp_path / name}' is not a folder: set it to"):
+    with pytest.raises(
+        CorpusError, match=f"ATTNID_DATA='{tmp_path / name}' is not a folder: set it to"
+    ):
         load_corpus("tiny_shakespeare")
 
 
 def test_given_folder_without_the_file_is_mentioned(small, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNID_DATA", str(tmp_path))
     serve(monkeypatch, TimeoutError("slow"), small[1])
-    with pytest.raises(CorpusError, match=f"slow.*ATTNID_DATA='{tmp_path}' was looked at: it has no tinyshakespeare.txt or input.txt"):
+    with pytest.raises(
+        CorpusError,
+        match=f"slow.*ATTNID_DATA='{tmp_path}' was looked at: it has no tinyshakespeare.txt or input.txt",
+    ):
         load_corpus("tiny_shakespeare")
 
 
@@ -248,6 +289,7 @@ def test_cache_that_cannot_be_made(small, tmp_path):
 def test_failed_write_leaves_nothing(small, monkeypatch, step):
     def fail(*args):
         raise OSError("disk full")
+
     monkeypatch.setattr(data.os, step, fail)
     with pytest.raises(CorpusError, match="disk full"):
         load_corpus("tiny_shakespeare")
@@ -256,11 +298,16 @@ def test_failed_write_leaves_nothing(small, monkeypatch, step):
 
 def test_import_touches_neither_network_nor_disk(tmp_path):
     # sockets and writes raise while the modules are imported; the cache folder's parent stays empty
-    code = ("import builtins, io, os, socket, sys, torch, platformdirs\n"
-            "def no(*a, **k): raise AssertionError('touched')\n"
-            "socket.socket = os.mkdir = os.makedirs = os.open = no\n"
-            "sys.dont_write_bytecode = True\n"
-            "import attnid.training.data, attnid.network.gpt, attnid.training.run\n")
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "ATTNID_DATA": str(tmp_path / "absent")}
+    code = (
+        "import builtins, io, os, socket, sys, torch, platformdirs\n"
+        "def no(*a, **k): raise AssertionError('touched')\n"
+        "socket.socket = os.mkdir = os.makedirs = os.open = no\n"
+        "sys.dont_write_bytecode = True\n"
+        "import attnid.training.data, attnid.network.gpt, attnid.training.run\n"
+    )
+    environment = os.environ | {
+        "XDG_CACHE_HOME": str(tmp_path),
+        "ATTNID_DATA": str(tmp_path / "absent"),
+    }
     subprocess.run([sys.executable, "-B", "-c", code], check=True, env=environment)
     assert no_files(tmp_path)

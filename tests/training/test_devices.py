@@ -8,10 +8,16 @@ from attnid.training.devices import choose_precision, require_device
 
 def imitate(monkeypatch, native):
     """A GPU whose PyTorch says yes to bfloat16 as long as emulation counts, as it does on a T4."""
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation)
+    monkeypatch.setattr(
+        torch.cuda,
+        "is_bf16_supported",
+        lambda including_emulation=True: native or including_emulation,
+    )
 
 
-@pytest.mark.parametrize("native, format", [(False, "float16"), (True, "bfloat16")], ids=["T4", "A100"])
+@pytest.mark.parametrize(
+    "native, format", [(False, "float16"), (True, "bfloat16")], ids=["T4", "A100"]
+)
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda")])
 def test_format_is_what_the_gpu_has_natively(monkeypatch, native, format, device):
     imitate(monkeypatch, native)

@@ -28,7 +28,13 @@ from attnid.training.records import read_record
 from attnid.training.run import Run, train
 
 CORPUS = load_corpus("embedded")
-TINY = replace(PRESETS["smoke"], training=dict(steps=40, batch_size=2, warmup=4), measure_every=4, evaluate_every=20, move_every=15)
+TINY = replace(
+    PRESETS["smoke"],
+    training=dict(steps=40, batch_size=2, warmup=4),
+    measure_every=4,
+    evaluate_every=20,
+    move_every=15,
+)
 CONFIG = GPTConfig(len(CORPUS.vocabulary), **TINY.model, bias=True)
 L, H, D, E = 2, 2, 8, 16
 GOOD, BAD = Job("smoke", "sgd"), Job("smoke", "sgd", learning_rate=1e30)
@@ -54,68 +60,130 @@ def recorded(case, preset=TINY, precision="float32", look=None, **training):
     """A recorder that has followed a run in this process, and the losses. look(step, model, recorder) is called after each step."""
     settings = replace(Job("smoke", case).training(), **preset.training | training)
     recorder, model = Recorder(CASES[case], preset, CORPUS, settings, {}), GPT(CONFIG)
+
     def on_step(step, loss, model, optimizer):
         if look is not None:
             look(step, model, recorder)
         recorder.on_step(step, loss, model, optimizer)
-    history = train(model, CORPUS, settings, before_step=recorder.before_step, on_step=on_step, precision=precision)
+
+    history = train(
+        model,
+        CORPUS,
+        settings,
+        before_step=recorder.before_step,
+        on_step=on_step,
+        precision=precision,
+    )
     return recorder, history["loss"]
 
 
 def content(path):
     """What a record's file holds, but for the time it took and the commit, which may move on while tests run."""
     found = json.loads(lzma.decompress(path.read_bytes()))
-    return found | {"provenance": {key: value for key, value in found["provenance"].items() if key not in ("seconds", "commit")}}
+    return found | {
+        "provenance": {
+            key: value
+            for key, value in found["provenance"].items()
+            if key not in ("seconds", "commit")
+        }
+    }
 
 
 # ---- jobs
 
-@pytest.mark.parametrize("field, value", [
-    ("preset", "huge"), ("case", "adam"), ("seed", -1), ("seed", 0.5), ("learning_rate", 0.0), ("learning_rate", math.nan),
-    ("learning_rate", "0.5"), ("precision", "int8")])
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("preset", "huge"),
+        ("case", "adam"),
+        ("seed", -1),
+        ("seed", 0.5),
+        ("learning_rate", 0.0),
+        ("learning_rate", math.nan),
+        ("learning_rate", "0.5"),
+        ("precision", "int8"),
+    ],
+)
 def test_impossible_job_is_named(field, value):
     with pytest.raises(ValueError, match=f"^{field}={value!r}: "):
         Job(**dict(preset="smoke", case="sgd") | {field: value})
 
 
 def test_every_job_has_a_path_of_its_own():
-    jobs = [Job(preset, case, seed, rate, precision) for preset in PRESETS for case in CASES for seed in (0, 1, 10)
-            for rate in (None, *RATES, 0.1, 0.1 + 1e-9) for precision in (None, "float32", "float64")]
-    assert len({job.path("x") for job in jobs}) == len(set(jobs)) == len(PRESETS) * (len(CASES) * 3 * 3 * 7 - 2 * 3 * 3)  # 0.25 is the usual rate of two
-    assert Job("smoke", "sgd", np.int64(3), 0.5).path("x").as_posix() == "x/smoke/sgd-rate-0.5/seed-3.json.xz"
+    jobs = [
+        Job(preset, case, seed, rate, precision)
+        for preset in PRESETS
+        for case in CASES
+        for seed in (0, 1, 10)
+        for rate in (None, *RATES, 0.1, 0.1 + 1e-9)
+        for precision in (None, "float32", "float64")
+    ]
+    assert (
+        len({job.path("x") for job in jobs})
+        == len(set(jobs))
+        == len(PRESETS) * (len(CASES) * 3 * 3 * 7 - 2 * 3 * 3)
+    )  # 0.25 is the usual rate of two
+    assert (
+        Job("smoke", "sgd", np.int64(3), 0.5).path("x").as_posix()
+        == "x/smoke/sgd-rate-0.5/seed-3.json.xz"
+    )
     assert Job("smoke", "sgd", learning_rate=0.25) == Job("smoke", "sgd")
 
 
 def test_presets_and_cases_are_the_papers():
     adamw, sgd, decay = (Job("paper", case).training() for case in ("adamw", "sgd", "sgd-decay"))
-    assert (adamw.optimizer, adamw.learning_rate, adamw.weight_decay, adamw.betas) == ("adamw", 1e-3, 0.1, (0.9, 0.99))
-    assert (sgd.optimizer, sgd.learning_rate, sgd.weight_decay) == ("sgd", 0.25, 0.0) and decay == replace(sgd, weight_decay=4e-4)
-    assert {(t.steps, t.batch_size, t.warmup, t.grad_clip, t.min_learning_rate / t.learning_rate) for t in (adamw, sgd)} == {(5000, 64, 100, 1.0, 0.1)}
-    assert PRESETS["paper"].model == dict(block_size=256, n_layer=6, n_head=6, n_embd=384, dropout=0.2)
+    assert (adamw.optimizer, adamw.learning_rate, adamw.weight_decay, adamw.betas) == (
+        "adamw",
+        1e-3,
+        0.1,
+        (0.9, 0.99),
+    )
+    assert (sgd.optimizer, sgd.learning_rate, sgd.weight_decay) == (
+        "sgd",
+        0.25,
+        0.0,
+    ) and decay == replace(sgd, weight_decay=4e-4)
+    assert {
+        (t.steps, t.batch_size, t.warmup, t.grad_clip, t.min_learning_rate / t.learning_rate)
+        for t in (adamw, sgd)
+    } == {(5000, 64, 100, 1.0, 0.1)}
+    assert PRESETS["paper"].model == dict(
+        block_size=256, n_layer=6, n_head=6, n_embd=384, dropout=0.2
+    )
     assert PRESETS["laptop"].model == dict(block_size=64, n_layer=4, n_head=4, n_embd=128)
     assert PRESETS["comparison"] == replace(PRESETS["laptop"], measure_every=None)
-    assert {(p.measure_every, p.move_every) for p in (PRESETS["paper"], PRESETS["laptop"])} == {(10, 200)} and RATES == (0.5, 0.25, 0.125, 0.0625)
+    assert {(p.measure_every, p.move_every) for p in (PRESETS["paper"], PRESETS["laptop"])} == {
+        (10, 200)
+    } and RATES == (0.5, 0.25, 0.125, 0.0625)
 
 
 # ---- what a case does
+
 
 def on_its_way(case="adamw", steps=5):
     """A run in float64 whose optimizer has a past, and copies of its weights and of its optimizer's state."""
     run = Run(GPT(CONFIG), CORPUS, Job("smoke", case).training(), precision="float64")
     for _ in range(steps):
         run.advance()
-    state = {name: {key: value.clone() for key, value in run.optimizer.state[p].items()} for name, p in run.model.named_parameters()}
+    state = {
+        name: {key: value.clone() for key, value in run.optimizer.state[p].items()}
+        for name, p in run.model.named_parameters()
+    }
     return run, {name: p.detach().clone() for name, p in run.model.named_parameters()}, state
 
 
 def gram_gap(model):
     """Largest entry of P - K over the heads, from the fused weights."""
     fused = torch.stack([block.attn.c_attn.weight.detach() for block in model.transformer.h])
-    W_Q, W_K = (fused[:, part * E:(part + 1) * E].reshape(L * H, D, E) for part in (0, 1))
+    W_Q, W_K = (fused[:, part * E : (part + 1) * E].reshape(L * H, D, E) for part in (0, 1))
     return (W_Q @ W_Q.mT - W_K @ W_K.mT).abs().max().item()
 
 
-@pytest.mark.parametrize("case, weights_move, state_cleared", [("rebalanced", True, True), ("cleared", False, True), ("moved", True, False)])
+@pytest.mark.parametrize(
+    "case, weights_move, state_cleared",
+    [("rebalanced", True, True), ("cleared", False, True), ("moved", True, False)],
+)
 def test_a_move_does_what_it_says(case, weights_move, state_cleared):
     run, weights, state = on_its_way(case)
     tokens = CORPUS.val[:64].view(2, 32)
@@ -136,7 +204,9 @@ def test_a_move_does_what_it_says(case, weights_move, state_cleared):
             torch.testing.assert_close(dict(run.optimizer.state[p]), state[name], rtol=0, atol=0)
     moved_to = {name: p.detach().clone() for name, p in parameters.items()}
     run.advance()
-    assert all(not torch.equal(p, moved_to[name]) for name, p in parameters.items())  # and goes on being trained
+    assert all(
+        not torch.equal(p, moved_to[name]) for name, p in parameters.items()
+    )  # and goes on being trained
 
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.observe])
@@ -149,54 +219,86 @@ def test_beta_is_a_sawtooth_where_weights_move_and_nowhere_else(case):
 def test_clearing_the_state_changes_what_follows():
     losses = {case: recorded(case)[1] for case in ("adamw", "rebalanced", "cleared", "moved")}
     for case in ("rebalanced", "cleared", "moved"):
-        assert losses[case][:15] == losses["adamw"][:15] and losses[case][20:] != losses["adamw"][20:]
+        assert (
+            losses[case][:15] == losses["adamw"][:15] and losses[case][20:] != losses["adamw"][20:]
+        )
     assert losses["cleared"] != losses["rebalanced"] != losses["moved"]
 
 
 # ---- what is measured
 
+
 def test_head_metrics_are_those_of_weights_saved_by_hand():
     saved = {}
+
     def by_hand(model):
-        fused = torch.stack([torch.cat((block.attn.c_attn.weight, block.attn.c_attn.bias[:, None]), 1) for block in model.transformer.h])
-        return [fused.detach()[:, part * E:(part + 1) * E].reshape(L, H, D, E + 1).double() for part in (0, 1)]
+        fused = torch.stack(
+            [
+                torch.cat((block.attn.c_attn.weight, block.attn.c_attn.bias[:, None]), 1)
+                for block in model.transformer.h
+            ]
+        )
+        return [
+            fused.detach()[:, part * E : (part + 1) * E].reshape(L, H, D, E + 1).double()
+            for part in (0, 1)
+        ]
+
     def look(step, model, recorder):
         saved[step] = by_hand(model)
+
     recorder, _ = recorded("moved", look=look)
     saved[-1] = by_hand(GPT(CONFIG))
     assert recorder.step == list(range(0, 40, 4))
     for i, step in enumerate(recorder.step):
         joint = saved[step - 1] + saved[step]
         plain = [W[..., :E] for W in joint]
-        expected = head_metrics(*plain) | {f"joint_{name}": value for name, value in head_metrics(*joint).items()}
+        expected = head_metrics(*plain) | {
+            f"joint_{name}": value for name, value in head_metrics(*joint).items()
+        }
         for name in ("rho", "beta", "tau", "mu", "drift", "joint_rho", "joint_beta", "joint_drift"):
-            assert recorder.heads[name][i] == expected[name].tolist(), (step, name)
+            found = torch.tensor(recorder.heads[name][i], dtype=torch.float64)
+            # two computations, batched and single: equal to rounding on any processor
+            torch.testing.assert_close(found, expected[name], rtol=1e-9, atol=1e-14, msg=f"{name} {step}")
         length = [(plain[part + 2] - plain[part]).flatten(2).norm(dim=2) for part in (0, 1)]
-        torch.testing.assert_close(torch.tensor(recorder.heads["step_length"][i], dtype=torch.float64), torch.hypot(*length))
+        torch.testing.assert_close(
+            torch.tensor(recorder.heads["step_length"][i], dtype=torch.float64),
+            torch.hypot(*length),
+        )
 
 
 def test_gradients_are_those_of_each_head():
     found = []
+
     def look(step, model, recorder):
         if step % 4 == 0:
             c_attn = model.transformer.h[1].attn.c_attn
             rows = slice(E + D, 2 * E)  # the keys of the second head of the second layer
-            found.append((c_attn.weight.grad[rows].norm().item(), c_attn.bias.grad[rows].norm().item()))
+            found.append(
+                (c_attn.weight.grad[rows].norm().item(), c_attn.bias.grad[rows].norm().item())
+            )
+
     recorder, _ = recorded("adamw", look=look)
     for part, name in enumerate(("gradient_W_K", "gradient_b_K")):
-        assert np.array(recorder.heads[name])[:, 1, 1] == pytest.approx([pair[part] for pair in found], rel=1e-5)
+        assert np.array(recorder.heads[name])[:, 1, 1] == pytest.approx(
+            [pair[part] for pair in found], rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("case", ["sgd", "rebalanced"])
 def test_looking_changes_no_loss(case):
     _, usual = recorded(case)
-    for preset in (replace(TINY, measure_every=1), replace(TINY, measure_every=7, evaluate_every=3)):
+    for preset in (
+        replace(TINY, measure_every=1),
+        replace(TINY, measure_every=7, evaluate_every=3),
+    ):
         assert recorded(case, preset)[1] == usual
 
 
 def test_sgd_drifts_exactly_as_its_gradients_say():
     recorder, _ = recorded("sgd", precision="float64")
-    drift, predicted = (np.array(recorder.heads[name]) for name in ("joint_drift", "drift_predicted"))
+    drift, predicted = (
+        np.array(recorder.heads[name]) for name in ("joint_drift", "drift_predicted")
+    )
     rounding = 1e-17  # of P and K, whose entries are near 0.01: 2^-53 of that, a few times
     np.testing.assert_allclose(drift, predicted, rtol=1e-9, atol=rounding)
     assert drift.min() > 1e4 * rounding
@@ -207,7 +309,12 @@ def test_sgd_drifts_exactly_as_its_gradients_say():
 @pytest.mark.parametrize("case", ["sgd-decay", "adamw"])
 def test_other_optimizers_do_not(case):
     recorder, _ = recorded(case, precision="float64")
-    assert np.median(np.array(recorder.heads["joint_drift"]) / np.array(recorder.heads["drift_predicted"])) > 1.5
+    assert (
+        np.median(
+            np.array(recorder.heads["joint_drift"]) / np.array(recorder.heads["drift_predicted"])
+        )
+        > 1.5
+    )
 
 
 @pytest.mark.parametrize("case", ["sgd", "adamw"])
@@ -219,17 +326,50 @@ def test_key_bias_gradients_are_zero_to_rounding(case):
 
 # ---- a run and its record
 
+
 def test_record_holds_every_setting_and_where_it_comes_from(tmp_path, tiny):
     record = run(Job("smoke", "rebalanced", 2, 0.002, "bfloat16"), tmp_path)
     assert (record.preset, record.case, record.seed) == ("smoke", "rebalanced", 2)
     assert record.settings == {
-        "title": CASES["rebalanced"].title, "measure_every": 4, "evaluate_every": 20, "move_every": 15,
+        "title": CASES["rebalanced"].title,
+        "measure_every": 4,
+        "evaluate_every": 20,
+        "move_every": 15,
         "model": asdict(GPTConfig(43, 32, 2, 2, 16, bias=True, dropout=0.0)),
-        "training": dict(steps=40, batch_size=2, learning_rate=0.002, min_learning_rate=0.0002, warmup=4, betas=[0.9, 0.99],
-                         weight_decay=0.1, grad_clip=1.0, optimizer="adamw", seed=2)}
-    assert set(record.provenance) == {"commit", "data", "data_sha256", "torch", "device", "precision", "threads", "seconds", "earlier"}
-    assert record.provenance["precision"] == "bfloat16" and record.provenance["seconds"] > 0 and record.provenance["earlier"] == []
-    assert len(record.loss) == 40 and record.step.tolist() == list(range(0, 40, 4)) and record.validation["step"].tolist() == [20, 40]
+        "training": dict(
+            steps=40,
+            batch_size=2,
+            learning_rate=0.002,
+            min_learning_rate=0.0002,
+            warmup=4,
+            betas=[0.9, 0.99],
+            weight_decay=0.1,
+            grad_clip=1.0,
+            optimizer="adamw",
+            seed=2,
+        ),
+    }
+    assert set(record.provenance) == {
+        "commit",
+        "data",
+        "data_sha256",
+        "torch",
+        "device",
+        "precision",
+        "threads",
+        "seconds",
+        "earlier",
+    }
+    assert (
+        record.provenance["precision"] == "bfloat16"
+        and record.provenance["seconds"] > 0
+        and record.provenance["earlier"] == []
+    )
+    assert (
+        len(record.loss) == 40
+        and record.step.tolist() == list(range(0, 40, 4))
+        and record.validation["step"].tolist() == [20, 40]
+    )
     assert {values.shape for values in record.heads.values()} == {(10, L, H)}
     assert os.listdir(tmp_path / "smoke" / "rebalanced-rate-0.002-bfloat16") == ["seed-2.json.xz"]
 
@@ -241,15 +381,28 @@ def test_job_that_is_done_is_read_and_not_run(tmp_path, tiny, monkeypatch):
     assert np.array_equal(again.loss, first.loss) and again.provenance == first.provenance
 
 
-@pytest.mark.parametrize("part, change, difference", [
-    ("training", {"steps": 41}, "steps (40, now 41)"), ("model", {"n_embd": 32}, "n_embd (16, now 32), mlp_width (64, now 128)"),
-    ("measure_every", 5, "measure_every (4, now 5)")])
-def test_record_of_other_settings_is_refused(tmp_path, tiny, monkeypatch, quick_start, part, change, difference):
+@pytest.mark.parametrize(
+    "part, change, difference",
+    [
+        ("training", {"steps": 41}, "steps (40, now 41)"),
+        ("model", {"n_embd": 32}, "n_embd (16, now 32), mlp_width (64, now 128)"),
+        ("measure_every", 5, "measure_every (4, now 5)"),
+    ],
+)
+def test_record_of_other_settings_is_refused(
+    tmp_path, tiny, monkeypatch, quick_start, part, change, difference
+):
     run(GOOD, tmp_path)
     value = getattr(TINY, part) | change if isinstance(change, dict) else change
     monkeypatch.setitem(PRESETS, "smoke", replace(TINY, **{part: value}))
-    for again in (lambda: run(GOOD, tmp_path), lambda: sweep([Job("smoke", "adamw"), GOOD], tmp_path, report=lambda line: None)):
-        with pytest.raises(ValueError, match=f"^record='{GOOD.path(tmp_path)}': is of a run with another {re.escape(difference)}; move"):
+    for again in (
+        lambda: run(GOOD, tmp_path),
+        lambda: sweep([Job("smoke", "adamw"), GOOD], tmp_path, report=lambda line: None),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=f"^record='{GOOD.path(tmp_path)}': is of a run with another {re.escape(difference)}; move",
+        ):
             again()
     assert not Job("smoke", "adamw").path(tmp_path).exists()  # refused before any run
 
@@ -262,20 +415,33 @@ def test_record_of_another_title_or_without_a_younger_option_is_read(tmp_path, t
     assert run(GOOD, tmp_path).provenance == record.provenance
 
 
-@pytest.mark.parametrize("folder", sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*") if path.is_dir()))
+@pytest.mark.parametrize(
+    "folder",
+    sorted(path.relative_to(RESULTS).as_posix() for path in RESULTS.glob("*/*") if path.is_dir()),
+)
 def test_records_of_the_book_are_of_the_preset_as_it_is(folder):
     first = read_record(RESULTS / folder / "seed-0.json.xz")
-    rate, precision = first.settings["training"]["learning_rate"], "float64" if folder.endswith("float64") else None
+    rate, precision = (
+        first.settings["training"]["learning_rate"],
+        "float64" if folder.endswith("float64") else None,
+    )
     job = Job(first.preset, first.case, 0, rate, precision)
-    assert job.path(RESULTS) == RESULTS / folder / "seed-0.json.xz" and finished(job, RESULTS).loss[0] == first.loss[0]
+    assert (
+        job.path(RESULTS) == RESULTS / folder / "seed-0.json.xz"
+        and finished(job, RESULTS).loss[0] == first.loss[0]
+    )
 
 
 def test_seed_decides_weights_and_batches(tmp_path, tiny):
     one, other = (run(Job("smoke", "sgd", seed), tmp_path) for seed in (0, 1))
-    assert not np.isclose(one.loss[0], other.loss[0], rtol=1e-5) and one.settings["training"]["seed"] == 0
+    assert (
+        not np.isclose(one.loss[0], other.loss[0], rtol=1e-5)
+        and one.settings["training"]["seed"] == 0
+    )
 
 
 # ---- killed
+
 
 def with_dropout():
     """The tiny preset with dropout, in whichever process this is called, and a checkpoint every 10 steps."""
@@ -286,10 +452,12 @@ def with_dropout():
 def killed_at_step(job, folder, last):
     with_dropout()
     on_step = Recorder.on_step
+
     def on_step_or_die(self, step, *rest):
         on_step(self, step, *rest)
         if step == last:
             kill_self()
+
     Recorder.on_step = on_step_or_die
     run(job, folder)
 
@@ -297,12 +465,14 @@ def killed_at_step(job, folder, last):
 def killed_at_rename(job, folder, last, half):
     with_dropout()
     calls, replace_ = [], os.replace
+
     def rename_or_die(draft, path):
         calls.append(path)
         if len(calls) == last:
             os.truncate(draft, os.path.getsize(draft) // 2 if half else os.path.getsize(draft))
             kill_self()
         replace_(draft, path)
+
     files.os.replace = rename_or_die
     run(job, folder)
 
@@ -317,16 +487,32 @@ def never_stopped(tmp_path_factory):
     return job, content(job.path(folder))
 
 
-@pytest.mark.parametrize("kill, moment, left", [
-    (killed_at_step, (4,), []), (killed_at_step, (9,), []), (killed_at_step, (10,), ["checkpoint"]), (killed_at_step, (37,), ["checkpoint"]),
-    (killed_at_rename, (1, True), []), (killed_at_rename, (2, True), ["checkpoint"]), (killed_at_rename, (3, False), ["checkpoint"]),
-    (killed_at_rename, (4, True), ["checkpoint"])])  # the fourth is that of the record
-def test_killed_run_ends_as_one_that_was_not(tmp_path, monkeypatch, never_stopped, kill, moment, left):
+@pytest.mark.parametrize(
+    "kill, moment, left",
+    [
+        (killed_at_step, (4,), []),
+        (killed_at_step, (9,), []),
+        (killed_at_step, (10,), ["checkpoint"]),
+        (killed_at_step, (37,), ["checkpoint"]),
+        (killed_at_rename, (1, True), []),
+        (killed_at_rename, (2, True), ["checkpoint"]),
+        (killed_at_rename, (3, False), ["checkpoint"]),
+        (killed_at_rename, (4, True), ["checkpoint"]),
+    ],
+)  # the fourth is that of the record
+def test_killed_run_ends_as_one_that_was_not(
+    tmp_path, monkeypatch, never_stopped, kill, moment, left
+):
     job, expected = never_stopped
     path = job.path(tmp_path)
     assert killed(kill, job, tmp_path, *moment)
-    assert sorted(name for name in os.listdir(path.parent) if name[0] != ".") == [f"seed-5.{name}" for name in left]
-    monkeypatch.setitem(PRESETS, "smoke", None), monkeypatch.setattr(experiments, "Checkpoint", None)  # so that both are put back
+    assert sorted(name for name in os.listdir(path.parent) if name[0] != ".") == [
+        f"seed-5.{name}" for name in left
+    ]
+    (
+        monkeypatch.setitem(PRESETS, "smoke", None),
+        monkeypatch.setattr(experiments, "Checkpoint", None),
+    )  # so that both are put back
     with_dropout()
     run(job, tmp_path)
     assert content(path) == expected and os.listdir(path.parent) == [path.name]
@@ -360,21 +546,31 @@ def test_checkpoint_of_another_case_is_refused(tmp_path, tiny, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(cleared, tmp_path)
     adamw.path(tmp_path).parent.mkdir(parents=True)
-    os.replace(cleared.path(tmp_path).with_name("seed-0.checkpoint"), adamw.path(tmp_path).with_name("seed-0.checkpoint"))
+    os.replace(
+        cleared.path(tmp_path).with_name("seed-0.checkpoint"),
+        adamw.path(tmp_path).with_name("seed-0.checkpoint"),
+    )
     with pytest.raises(ValueError, match="another case; delete it"):
         run(adamw, tmp_path)
 
 
 # ---- many runs
 
+
 def test_sweep_runs_in_order_skips_and_reports(tmp_path, quick_start):
     lines, jobs = [], [Job("smoke", "adamw"), BAD, GOOD, Job("smoke", "sgd", learning_rate=0.25)]
     assert sweep(jobs, tmp_path, report=lines.append) == [BAD]
-    assert lines[0] == "0 of 3 runs are done" and [line.split(":")[0] for line in lines[1:]] == [str(job.path("")) for job in jobs[:3]]
-    assert lines[2].endswith("ArithmeticError: loss=nan: is not finite, at step=1; a smaller learning_rate may help")
+    assert lines[0] == "0 of 3 runs are done" and [line.split(":")[0] for line in lines[1:]] == [
+        str(job.path("")) for job in jobs[:3]
+    ]
+    assert lines[2].endswith(
+        "ArithmeticError: loss=nan: is not finite, at step=1; a smaller learning_rate may help"
+    )
     assert lines[3] == f"{GOOD.path('')}: {read_record(GOOD.path(tmp_path)).summary}"
     before, lines = GOOD.path(tmp_path).stat().st_mtime_ns, []
-    assert sweep([GOOD, jobs[0]], tmp_path, report=lines.append) == [] and lines == ["2 of 2 runs are done (on cpu) and are not run again"]
+    assert sweep([GOOD, jobs[0]], tmp_path, report=lines.append) == [] and lines == [
+        "2 of 2 runs are done (on cpu) and are not run again"
+    ]
     assert GOOD.path(tmp_path).stat().st_mtime_ns == before
 
 
@@ -396,7 +592,11 @@ def test_sweep_says_once_that_its_corpus_cannot_be_had(tmp_path, monkeypatch):
 
 def test_worker_that_goes_on_from_a_checkpoint_says_so(tmp_path, tiny, monkeypatch, capfd):
     monkeypatch.setattr(experiments, "Checkpoint", partial(Checkpoint, every=10))
-    monkeypatch.setattr(experiments, "for_each", lambda function, items, ended, **options: [function(item) for item in items])
+    monkeypatch.setattr(
+        experiments,
+        "for_each",
+        lambda function, items, ended, **options: [function(item) for item in items],
+    )
     monkeypatch.setitem(CASES, "moved", replace(CASES["moved"], move=interrupt))
     job = Job("smoke", "moved")
     with pytest.raises(KeyboardInterrupt):
@@ -404,11 +604,19 @@ def test_worker_that_goes_on_from_a_checkpoint_says_so(tmp_path, tiny, monkeypat
     assert capfd.readouterr().err == ""
     monkeypatch.setitem(CASES, "moved", replace(CASES["moved"], move=CASES["cleared"].move))
     sweep([job], tmp_path, report=lambda line: None)
-    assert capfd.readouterr().err == f"{job.path(tmp_path).with_name('seed-0.checkpoint')}: the run goes on from step 10 of 40\n"
+    assert (
+        capfd.readouterr().err
+        == f"{job.path(tmp_path).with_name('seed-0.checkpoint')}: the run goes on from step 10 of 40\n"
+    )
 
 
 def test_impossible_sweep_is_named(tmp_path):
-    for field, value in (("workers", 0), ("minutes", 0), ("minutes", math.nan), ("device", "nowhere")):
+    for field, value in (
+        ("workers", 0),
+        ("minutes", 0),
+        ("minutes", math.nan),
+        ("device", "nowhere"),
+    ):
         with pytest.raises(ValueError, match=f"^{field}={value!r}: "):
             sweep([GOOD], tmp_path, report=lambda line: None, **{field: value})
     assert os.listdir(tmp_path) == []
@@ -416,5 +624,7 @@ def test_impossible_sweep_is_named(tmp_path):
 
 def test_time_is_up_in_minutes(tmp_path, quick_start):
     lines = []
-    assert sweep([GOOD], tmp_path, minutes=1e-9, report=lines.append) == [] and lines == ["0 of 1 runs are done"]
+    assert sweep([GOOD], tmp_path, minutes=1e-9, report=lines.append) == [] and lines == [
+        "0 of 1 runs are done"
+    ]
     assert not GOOD.path(tmp_path).exists()

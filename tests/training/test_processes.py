@@ -34,7 +34,10 @@ def note(folder, item):
 
 
 def notes(folder):
-    return [path.read_text().split() for path in sorted(folder.iterdir(), key=lambda path: float(path.name))]
+    return [
+        path.read_text().split()
+        for path in sorted(folder.iterdir(), key=lambda path: float(path.name))
+    ]
 
 
 def go_wrong(item):
@@ -57,27 +60,42 @@ def wait_long(folder, item):
 def test_one_at_a_time_in_order(tmp_path):
     ended = []
     for_each(partial(note, tmp_path), ["a", "b", "c"], lambda *end: ended.append(end))
-    assert notes(tmp_path) == [["a", "1"], ["b", "1"], ["c", "1"]] and ended == [("a", ""), ("b", ""), ("c", "")]
+    assert notes(tmp_path) == [["a", "1"], ["b", "1"], ["c", "1"]] and ended == [
+        ("a", ""),
+        ("b", ""),
+        ("c", ""),
+    ]
 
 
 def test_several_at_a_time(tmp_path):
     ended = []
     for_each(partial(note, tmp_path), "abcde", lambda *end: ended.append(end), workers=3)
-    assert sorted(item for item, _ in notes(tmp_path)) == list("abcde") == sorted(item for item, _ in ended)
+    assert (
+        sorted(item for item, _ in notes(tmp_path))
+        == list("abcde")
+        == sorted(item for item, _ in ended)
+    )
     assert max(int(count) for _, count in notes(tmp_path)) <= 3
 
 
 def test_failures_are_told_and_the_others_go_on():
     ended = {}
     for_each(go_wrong, ["raises", "dies", "exits", "works"], ended.__setitem__, workers=2)
-    assert ended == {"raises": "ValueError: field=value: why", "dies": "its process died, exit code -9", "exits": "SystemExit: 3", "works": ""}
+    assert ended == {
+        "raises": "ValueError: field=value: why",
+        "dies": "its process died, exit code -9",
+        "exits": "SystemExit: 3",
+        "works": "",
+    }
 
 
 def test_nothing_starts_after_the_time_is_up(tmp_path):
     ended = []
     for_each(partial(note, tmp_path), "abc", lambda *end: ended.append(end), seconds=1e-9)
     assert ended == [] and notes(tmp_path) == []
-    for_each(partial(note, tmp_path), "abc", lambda *end: ended.append(end), seconds=0.05)  # what has started ends
+    for_each(
+        partial(note, tmp_path), "abc", lambda *end: ended.append(end), seconds=0.05
+    )  # what has started ends
     assert ended == [("a", "")] and notes(tmp_path) == [["a", "1"]]
 
 
@@ -86,11 +104,17 @@ def test_interrupt_ends_the_processes_and_lets_them_tidy_up(tmp_path):
         while not (tmp_path / "started-long").exists():
             time.sleep(0.01)
         raise KeyboardInterrupt
+
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         for_each(partial(wait_long, tmp_path), ["long", "short", "never"], interrupt, workers=2)
     assert multiprocessing.active_children() == [] and time.monotonic() - start < 30
-    assert set(os.listdir(tmp_path)) == {"started-long", "started-short", "tidied-long", "tidied-short"}
+    assert set(os.listdir(tmp_path)) == {
+        "started-long",
+        "started-short",
+        "tidied-long",
+        "tidied-short",
+    }
 
 
 def ask_twice(folder):
@@ -135,10 +159,14 @@ def hears(folder, item):
 
 
 def test_process_that_still_imports_hears_no_interrupt(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "get_context", multiprocessing.get_context)  # spawned, as they are outside of the tests
+    monkeypatch.setattr(
+        processes, "get_context", multiprocessing.get_context
+    )  # spawned, as they are outside of the tests
     before = signal.getsignal(signal.SIGINT)
     for_each(partial(hears, tmp_path), ["a"], lambda item, error: None)
-    assert (tmp_path / "a").read_text() == str(signal.SIG_IGN) and signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "a").read_text() == str(signal.SIG_IGN) and signal.getsignal(
+        signal.SIGINT
+    ) is before
 
 
 @pytest.mark.parametrize("item", ["raises", "works"])

@@ -14,7 +14,15 @@ import torch
 from attnid.training.data import load_corpus
 from attnid.files import Checkpoint
 from attnid.network.gpt import GPT, GPTConfig
-from attnid.training.run import Run, TrainingConfig, evaluate, get_batch, learning_rate_at, make_optimizer, train
+from attnid.training.run import (
+    Run,
+    TrainingConfig,
+    evaluate,
+    get_batch,
+    learning_rate_at,
+    make_optimizer,
+    train,
+)
 
 CORPUS = load_corpus("embedded")
 SMALL = GPTConfig(len(CORPUS.vocabulary), 16, 1, 2, 8)
@@ -32,10 +40,27 @@ def same_weights(one, other):
 
 # ---- settings and learning rate
 
-@pytest.mark.parametrize("field, value", [
-    ("steps", 0), ("steps", 1.0), ("batch_size", 0), ("warmup", -1), ("seed", -1), ("learning_rate", 0.0), ("learning_rate", math.inf),
-    ("learning_rate", "1e-3"), ("min_learning_rate", -1.0), ("min_learning_rate", 1.0), ("weight_decay", -0.1), ("grad_clip", math.nan),
-    ("betas", (0.9,)), ("betas", (0.9, 1.0)), ("optimizer", "adam")])
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("steps", 0),
+        ("steps", 1.0),
+        ("batch_size", 0),
+        ("warmup", -1),
+        ("seed", -1),
+        ("learning_rate", 0.0),
+        ("learning_rate", math.inf),
+        ("learning_rate", "1e-3"),
+        ("min_learning_rate", -1.0),
+        ("min_learning_rate", 1.0),
+        ("weight_decay", -0.1),
+        ("grad_clip", math.nan),
+        ("betas", (0.9,)),
+        ("betas", (0.9, 1.0)),
+        ("optimizer", "adam"),
+    ],
+)
 def test_impossible_setting_is_named(field, value):
     with pytest.raises(ValueError, match=f"^{field}="):
         TrainingConfig(**({"steps": 10} | {field: value}))
@@ -44,10 +69,16 @@ def test_impossible_setting_is_named(field, value):
 def test_learning_rate_warms_up_and_falls_to_a_tenth():
     settings = TrainingConfig(5000, learning_rate=1e-3, warmup=100)
     rate = [learning_rate_at(step, settings) for step in range(5001)]
-    assert rate[0] == pytest.approx(1e-3 / 101) and rate[50] == pytest.approx(51e-3 / 101) and rate[100] == 1e-3
+    assert (
+        rate[0] == pytest.approx(1e-3 / 101)
+        and rate[50] == pytest.approx(51e-3 / 101)
+        and rate[100] == 1e-3
+    )
     assert rate[2550] == pytest.approx(0.55e-3)  # half-way down: the mean of the two ends
     assert rate[5000] == pytest.approx(1e-4) == pytest.approx(learning_rate_at(9999, settings))
-    assert all(a < b for a, b in zip(rate[:100], rate[1:101])) and all(a > b for a, b in zip(rate[100:], rate[101:]))
+    assert all(a < b for a, b in zip(rate[:100], rate[1:101])) and all(
+        a > b for a, b in zip(rate[100:], rate[101:])
+    )
 
 
 def test_learning_rate_without_warmup_or_decay():
@@ -59,22 +90,40 @@ def test_learning_rate_without_warmup_or_decay():
 
 def test_each_step_uses_its_learning_rate():
     seen = []
-    small_run(on_step=lambda step, loss, model, optimizer: seen.append({group["lr"] for group in optimizer.param_groups}))
+    small_run(
+        on_step=lambda step, loss, model, optimizer: seen.append(
+            {group["lr"] for group in optimizer.param_groups}
+        )
+    )
     assert seen == [{learning_rate_at(step, SETTINGS)} for step in range(6)]
 
 
 # ---- the step
 
+
 def test_only_matrices_decay():
     model = GPT(replace(SMALL, bias=True))
-    decay = {id(p): group["weight_decay"] for group in make_optimizer(model, SETTINGS).param_groups for p in group["params"]}
+    decay = {
+        id(p): group["weight_decay"]
+        for group in make_optimizer(model, SETTINGS).param_groups
+        for p in group["params"]
+    }
     assert {name: decay[id(p)] for name, p in model.named_parameters()} == {
-        name: 0.1 if p.dim() == 2 else 0.0 for name, p in model.named_parameters()}
+        name: 0.1 if p.dim() == 2 else 0.0 for name, p in model.named_parameters()
+    }
 
 
 def test_sgd_steps_are_the_formula():
-    settings = TrainingConfig(2, batch_size=4, learning_rate=0.25, min_learning_rate=0.25, warmup=0, weight_decay=0.01,
-                              grad_clip=0.0, optimizer="sgd")
+    settings = TrainingConfig(
+        2,
+        batch_size=4,
+        learning_rate=0.25,
+        min_learning_rate=0.25,
+        warmup=0,
+        weight_decay=0.01,
+        grad_clip=0.0,
+        optimizer="sgd",
+    )
     model, _ = small_run(settings)
     by_hand, generator = GPT(SMALL), torch.Generator().manual_seed(0)
     for _ in range(2):
@@ -90,17 +139,30 @@ def test_sgd_steps_are_the_formula():
 @pytest.mark.parametrize("clip", [0.01, 0.0])
 def test_gradient_is_clipped_as_a_whole(clip):
     norms = []
-    small_run(replace(SETTINGS, grad_clip=clip), on_step=lambda step, loss, model, optimizer: norms.append(
-        torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()))
-    assert all(norm == pytest.approx(0.01, rel=1e-3) for norm in norms) if clip else all(norm > 0.1 for norm in norms)
+    small_run(
+        replace(SETTINGS, grad_clip=clip),
+        on_step=lambda step, loss, model, optimizer: norms.append(
+            torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
+        ),
+    )
+    assert (
+        all(norm == pytest.approx(0.01, rel=1e-3) for norm in norms)
+        if clip
+        else all(norm > 0.1 for norm in norms)
+    )
 
 
 # ---- batches
 
+
 def test_batch_is_windows_and_their_next_tokens():
     tokens = torch.arange(20)
     x, y = get_batch(tokens, 5, 400, torch.Generator().manual_seed(0))
-    assert x.shape == y.shape == (400, 5) and torch.equal(y, x + 1) and torch.equal(x, x[:, :1] + torch.arange(5))
+    assert (
+        x.shape == y.shape == (400, 5)
+        and torch.equal(y, x + 1)
+        and torch.equal(x, x[:, :1] + torch.arange(5))
+    )
     assert set(x[:, 0].tolist()) == set(range(15))  # every window, the last one included
     get_batch(tokens, 19, 1, torch.Generator())
     with pytest.raises(ValueError, match="tokens=20.*block_size=20"):
@@ -111,9 +173,11 @@ def test_batch_is_windows_and_their_next_tokens():
 @pytest.mark.parametrize("every", [1, 3])
 def test_evaluation_changes_nothing(every, dropout):
     config = replace(SMALL, dropout=dropout)
+
     def look(step, loss, model, optimizer):
         if step % every == 0:
             evaluate(model, CORPUS.val, batches=2, batch_size=4, seed=step)
+
     plain, history = small_run(config=config)
     watched, watched_history = small_run(config=config, on_step=look)
     assert watched_history == history and same_weights(plain, watched)
@@ -133,10 +197,19 @@ def test_same_seed_same_run_and_the_global_generator_stays():
 def test_history_and_modes():
     model = GPT(SMALL).eval()
     seen = []
-    history = train(model, CORPUS, SETTINGS, on_step=lambda step, loss, model, optimizer: seen.append((step, loss, model.training)))
-    assert history["step"] == list(range(6)) and seen == [(step, loss, True) for step, loss in zip(history["step"], history["loss"])]
+    history = train(
+        model,
+        CORPUS,
+        SETTINGS,
+        on_step=lambda step, loss, model, optimizer: seen.append((step, loss, model.training)),
+    )
+    assert history["step"] == list(range(6)) and seen == [
+        (step, loss, True) for step, loss in zip(history["step"], history["loss"])
+    ]
     assert not model.training
-    assert history["loss"][0] == pytest.approx(math.log(SMALL.vocab_size), abs=0.05)  # knows nothing yet
+    assert history["loss"][0] == pytest.approx(
+        math.log(SMALL.vocab_size), abs=0.05
+    )  # knows nothing yet
     model.train()
     evaluate(model, CORPUS.val, batches=1)
     assert model.training
@@ -147,6 +220,7 @@ def test_history_and_modes():
 def test_interrupted_run_leaves_the_mode(mode, error):
     def stop(step, loss, model, optimizer):
         raise error
+
     model = GPT(SMALL).train(mode)
     with pytest.raises(error):
         train(model, CORPUS, SETTINGS, on_step=stop)
@@ -161,10 +235,15 @@ def test_loss_that_is_not_finite_stops_the_run(value):
             with torch.no_grad():
                 model.transformer.ln_f.weight.fill_(value)
             kept.append(model.transformer.wpe.weight.clone())
+
     model, seen, kept = GPT(SMALL).eval(), [], []
     with pytest.raises(ArithmeticError, match="loss=(nan|inf): .*step=3"):
         train(model, CORPUS, SETTINGS, on_step=spoil)
-    assert seen == [0, 1, 2] and not model.training and torch.equal(model.transformer.wpe.weight, kept[0])
+    assert (
+        seen == [0, 1, 2]
+        and not model.training
+        and torch.equal(model.transformer.wpe.weight, kept[0])
+    )
 
 
 def test_model_too_small_for_the_corpus_is_named():
@@ -173,6 +252,7 @@ def test_model_too_small_for_the_corpus_is_named():
 
 
 # ---- evaluation
+
 
 def test_evaluation_is_the_mean_loss_of_its_windows():
     model = GPT(SMALL).double()
@@ -194,13 +274,16 @@ def test_evaluation_counts_positions_with_context_only():
     assert found.loss == pytest.approx(model(x, y)[1].item(), rel=1e-9)
 
 
-@pytest.mark.parametrize("field, value", [("context", 16), ("context", -1), ("batches", 0), ("batch_size", 0)])
+@pytest.mark.parametrize(
+    "field, value", [("context", 16), ("context", -1), ("batches", 0), ("batch_size", 0)]
+)
 def test_impossible_evaluation_is_named(field, value):
     with pytest.raises(ValueError, match=f"^{field}={value}"):
         evaluate(GPT(SMALL), CORPUS.val, **{field: value})
 
 
 # ---- what a run prints, and what it learns
+
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_goes_to_a_terminal_only(capsys, monkeypatch, terminal):
@@ -225,11 +308,16 @@ DROPPING = replace(SMALL, dropout=0.2, bias=True)
 
 
 @pytest.mark.parametrize("last", range(6))
-@pytest.mark.parametrize("options", [{}, {"precision": "bfloat16"}, {"precision": "float64"}, {"precision": "float16"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"precision": "bfloat16"}, {"precision": "float64"}, {"precision": "float16"}],
+    ids=str,
+)
 def test_stopped_run_goes_on_to_the_same_numbers(tmp_path, last, options):
     def stop(step, loss, model, optimizer):
         if step == last:
             raise KeyboardInterrupt
+
     whole, history = small_run(config=DROPPING, **options)
     checkpoint = Checkpoint(tmp_path / "c", 2)
     with pytest.raises(KeyboardInterrupt):
@@ -253,18 +341,30 @@ def test_loss_scaler_goes_on_too():
 def test_step_that_overflows_moves_nothing():
     run = Run(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
     run.advance()
-    run.scaler.update(2.0 ** 100)
+    run.scaler.update(2.0**100)
     before = [p.detach().clone() for p in run.model.parameters()]
     run.advance()
-    assert all(map(torch.equal, before, run.model.parameters())) and run.scaler.get_scale() == 2.0 ** 99 and run.step == 2
+    assert (
+        all(map(torch.equal, before, run.model.parameters()))
+        and run.scaler.get_scale() == 2.0**99
+        and run.step == 2
+    )
 
 
-@pytest.mark.parametrize("precision, products, weights", [
-    ("float32", torch.float32, torch.float32), ("bfloat16", torch.bfloat16, torch.float32),
-    ("float16", torch.float16, torch.float32), ("float64", torch.float64, torch.float64)])
+@pytest.mark.parametrize(
+    "precision, products, weights",
+    [
+        ("float32", torch.float32, torch.float32),
+        ("bfloat16", torch.bfloat16, torch.float32),
+        ("float16", torch.float16, torch.float32),
+        ("float64", torch.float64, torch.float64),
+    ],
+)
 def test_precision_is_that_of_the_products(precision, products, weights):
     run, seen = Run(GPT(SMALL), CORPUS, SETTINGS, precision=precision), set()
-    run.model.transformer.h[0].mlp.c_fc.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    run.model.transformer.h[0].mlp.c_fc.register_forward_hook(
+        lambda module, inputs, output: seen.add(output.dtype)
+    )
     losses = [run.advance() for _ in range(3)]
     assert seen == {products} and {p.dtype for p in run.model.parameters()} == {weights}
     assert losses == pytest.approx(small_run()[1]["loss"][:3], rel=1e-2)
@@ -278,33 +378,54 @@ def test_impossible_precision_is_named():
 
 def test_compiled_run_has_the_same_names_and_losses(monkeypatch):
     seen, compiler = [], torch.compile
+
     def compile_quickly(model):  # without the code generator, which takes a minute
         seen.append(model)
         return compiler(model, backend="eager")
+
     monkeypatch.setattr(torch, "compile", compile_quickly)
     try:
         compiler(lambda x: x + 1, backend="eager")(torch.zeros(1))
     except Exception as error:
         pytest.skip(f"torch.compile does not work here: {type(error).__name__}")
-    run, plain = (Run(GPT(SMALL), CORPUS, SETTINGS, compiled=compiled) for compiled in (True, False))
-    assert [run.advance() for _ in range(3)] == pytest.approx([plain.advance() for _ in range(3)], rel=1e-6)
+    run, plain = (
+        Run(GPT(SMALL), CORPUS, SETTINGS, compiled=compiled) for compiled in (True, False)
+    )
+    assert [run.advance() for _ in range(3)] == pytest.approx(
+        [plain.advance() for _ in range(3)], rel=1e-6
+    )
     assert seen == [run.model] and run.forward is not run.model
-    assert list(run.state_dict()["model"]) == list(plain.state_dict()["model"]) == list(GPT(SMALL).state_dict())
+    assert (
+        list(run.state_dict()["model"])
+        == list(plain.state_dict()["model"])
+        == list(GPT(SMALL).state_dict())
+    )
     plain.load_state_dict(run.state_dict())
     assert same_weights(plain.model, run.model)
 
 
 # ---- stock nanoGPT
 
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_twenty_steps_are_those_of_stock_nanogpt(optimizer):
     case = json.loads((Path(__file__).parents[1] / "cases" / "nanogpt_20_steps.json").read_text())
     assert case["data_sha256"] == CORPUS.sha256
-    model, norms = GPT(GPTConfig(len(CORPUS.vocabulary), **case["sizes"]), case["seeds"]["weights"]), {}
+    model, norms = (
+        GPT(GPTConfig(len(CORPUS.vocabulary), **case["sizes"]), case["seeds"]["weights"]),
+        {},
+    )
+
     def note(step, loss, model, optimizer):
         for name, p in model.named_parameters():
             norms.setdefault(name, []).append(p.detach().double().norm().item())
-    settings = TrainingConfig(**case["shared"], **case["rates"][optimizer], optimizer=optimizer, seed=case["seeds"]["batches"])
+
+    settings = TrainingConfig(
+        **case["shared"],
+        **case["rates"][optimizer],
+        optimizer=optimizer,
+        seed=case["seeds"]["batches"],
+    )
     history, stock = train(model, CORPUS, settings, on_step=note), case["stock"][optimizer]
     assert len(stock["loss"]) == 20 and stock["loss"][-1] < stock["loss"][0] - 0.2
     assert history["loss"] == pytest.approx(stock["loss"], rel=1e-5)

@@ -1,6 +1,15 @@
 """Every plotting function of the book, in one style. Each takes data, draws, and returns the figure."""
 
-from .beyond import atlas, changes, freed_rotations, gauges, heads_and_loss, idle_by_cause, nearly_idle, trained_heads
+from .beyond import (
+    atlas,
+    changes,
+    freed_rotations,
+    gauges,
+    heads_and_loss,
+    idle_by_cause,
+    nearly_idle,
+    trained_heads,
+)
 from .identification import (
     bias_gradients,
     canonical_form,

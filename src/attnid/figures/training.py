@@ -10,7 +10,9 @@ def four_cases(runs, share):
     """Chapter 13, the paper's Figure 2. runs: title -> {seed: Record}; share: 1/(2H). Every head of every seed is a thin line in its
     layer's colour, the median over heads and seeds of a layer a thick one; in the first column every seed's loss is a line."""
     names = {"rho": r"$\rho$", "beta": r"$\beta$", "tau": r"$\tau$", "mu": r"$\mu$"}
-    figure, axes = new_figure(5, len(runs), figsize=(12.5, 2.1 * len(runs)), dpi=80, sharex=True, squeeze=False)  # thousands of lines: a light picture
+    figure, axes = new_figure(
+        5, len(runs), figsize=(12.5, 2.1 * len(runs)), dpi=80, sharex=True, squeeze=False
+    )  # thousands of lines: a light picture
     for row, (title, seeds) in zip(axes, runs.items()):
         for record in seeds.values():
             row[0].plot(record.step, record.loss[record.step], color="0.45", lw=0.5, alpha=0.6)
@@ -40,13 +42,19 @@ def _heads_by_layer(ax, runs, step):
 
 
 def _share_limits(axes):
-    low, high = min((ax.get_ylim()[0] for ax in axes), default=0), max((ax.get_ylim()[1] for ax in axes), default=1)
+    low, high = (
+        min((ax.get_ylim()[0] for ax in axes), default=0),
+        max((ax.get_ylim()[1] for ax in axes), default=1),
+    )
     for ax in axes:
         ax.set_ylim(low, high)
 
 
 def _layer_legend(figure, layers):
-    handles = [Line2D([], [], color=COLOURS[i], linestyle=LINES[i], lw=1.6, label=f"layer {i + 1}") for i in range(layers)]
+    handles = [
+        Line2D([], [], color=COLOURS[i], linestyle=LINES[i], lw=1.6, label=f"layer {i + 1}")
+        for i in range(layers)
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=layers, frameon=False)
 
 
@@ -59,8 +67,17 @@ def bias_gradients_in_training(runs):
         for (name, label), colour, line in zip(shown, (COLOURS[2], COLOURS[0], COLOURS[1]), LINES):
             for seed, record in seeds.items():
                 heads = record.heads[name].reshape(len(record.step), -1)
-                ax.fill_between(record.step, heads.min(1), heads.max(1), color=colour, alpha=0.05, lw=0)
-                ax.plot(record.step, np.median(heads, 1), color=colour, linestyle=line, lw=0.7, label=label if seed == min(seeds) else None)
+                ax.fill_between(
+                    record.step, heads.min(1), heads.max(1), color=colour, alpha=0.05, lw=0
+                )
+                ax.plot(
+                    record.step,
+                    np.median(heads, 1),
+                    color=colour,
+                    linestyle=line,
+                    lw=0.7,
+                    label=label if seed == min(seeds) else None,
+                )
         ax.set(yscale="log", xlabel="step", title=f"{title}, n = {len(seeds)}")
     axes[0].set_ylabel("gradient norm of a head")
     axes[0].legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.45))
@@ -71,12 +88,24 @@ def rate_sweep(runs, share):
     """Chapter 13, the paper's Figure 4. runs: learning rate -> {seed: Record}, of SGD. Loss, rho of the weights alone and with their
     biases, and the drift of one step with biases; every seed's median over its heads is a line."""
     figure, axes = new_figure(4, figsize=(12.5, 3.3), dpi=90)
-    columns = (("rho", r"$\rho$, weights alone"), ("joint_rho", r"$\rho$, weights with biases"), ("joint_drift", "drift of a step, with biases"))
+    columns = (
+        ("rho", r"$\rho$, weights alone"),
+        ("joint_rho", r"$\rho$, weights with biases"),
+        ("joint_drift", "drift of a step, with biases"),
+    )
     for (rate, seeds), colour, line in zip(runs.items(), COLOURS, LINES):
         for record in seeds.values():
-            axes[0].plot(record.step, smooth(record.loss)[record.step], color=colour, linestyle=line, lw=0.7)
+            axes[0].plot(
+                record.step, smooth(record.loss)[record.step], color=colour, linestyle=line, lw=0.7
+            )
             for ax, (name, _) in zip(axes[1:], columns):
-                ax.plot(record.step, np.median(record.heads[name].reshape(len(record.step), -1), 1), color=colour, linestyle=line, lw=0.7)
+                ax.plot(
+                    record.step,
+                    np.median(record.heads[name].reshape(len(record.step), -1), 1),
+                    color=colour,
+                    linestyle=line,
+                    lw=0.7,
+                )
         axes[0].plot([], [], color=colour, linestyle=line, label=f"rate {rate:g}, n = {len(seeds)}")
     axes[0].set(title="loss, mean of 50 batches")
     axes[0].legend(frameon=False)
@@ -102,12 +131,20 @@ def intervals(rows, margin=None, label="difference"):
     figure, ax = new_figure(figsize=(7.4, 0.6 + 0.55 * len(rows)))
     for place, (name, (differences, interval)) in enumerate(rows.items()):
         ax.plot(differences, [place - 0.18] * len(differences), "o", ms=3, color=GREY)
-        ax.plot([interval.low, interval.high], [place] * 2, color=COLOURS[0], lw=2.4, solid_capstyle="butt")
+        ax.plot(
+            [interval.low, interval.high],
+            [place] * 2,
+            color=COLOURS[0],
+            lw=2.4,
+            solid_capstyle="butt",
+        )
         ax.plot(interval.estimate, place, "o", color=COLOURS[0], ms=6)
     if margin:
         ax.axvspan(-margin, margin, color=COLOURS[2], alpha=0.15, lw=0)
     ax.axvline(0, color="black", lw=0.8)
-    ax.set_yticks(range(len(rows)), [f"{name}\nn = {interval.n}" for name, (_, interval) in rows.items()])
+    ax.set_yticks(
+        range(len(rows)), [f"{name}\nn = {interval.n}" for name, (_, interval) in rows.items()]
+    )
     ax.set(ylim=(len(rows) - 0.5, -0.6), xlabel=label)
     ax.grid(False, axis="y")
     return figure
@@ -119,17 +156,41 @@ def rebalancing_orbit(times, curves):
     figure, (left, right) = new_figure(2, figsize=(8.6, 4.0))
     w, turn = np.linspace(-3, 3, 301), np.linspace(0, 2 * np.pi, 121)
     q, k = np.meshgrid(w, w)
-    left.contour(w, w, q * q - k * k, levels=(-6, -3, -1, 1, 3, 6), colors=GREY, linewidths=0.8, linestyles="-")
-    left.contour(w, w, q * k, levels=(-3, -1, 1, 3), colors=COLOURS[1], linewidths=1.6, linestyles="-")
+    left.contour(
+        w,
+        w,
+        q * q - k * k,
+        levels=(-6, -3, -1, 1, 3, 6),
+        colors=GREY,
+        linewidths=0.8,
+        linestyles="-",
+    )
+    left.contour(
+        w, w, q * k, levels=(-3, -1, 1, 3), colors=COLOURS[1], linewidths=1.6, linestyles="-"
+    )
     for sign in (1, -1):
         left.plot(w, sign * w, color="0.3", lw=0.8, linestyle=LINES[1])
-    left.plot(2 ** 0.5 * np.cos(turn), 2 ** 0.5 * np.sin(turn), color=COLOURS[0], lw=1.4, linestyle=LINES[5])
+    left.plot(
+        2**0.5 * np.cos(turn), 2**0.5 * np.sin(turn), color=COLOURS[0], lw=1.4, linestyle=LINES[5]
+    )
     for product, start in ((1, 2.6), (3, 1.1), (1, -0.4), (-1, 2.4), (-3, -1.1)):
         path = start * (abs(product) ** 0.5 / abs(start)) ** np.linspace(0, 1, 31)
         left.plot(path, product / path, color="black", lw=1.8)
-        left.annotate("", (path[-1], product / path[-1]), (path[-5], product / path[-5]), arrowprops=dict(arrowstyle="-|>", color="black"))
+        left.annotate(
+            "",
+            (path[-1], product / path[-1]),
+            (path[-5], product / path[-5]),
+            arrowprops=dict(arrowstyle="-|>", color="black"),
+        )
         left.plot(start, product / start, "o", color="black", ms=5, mfc="white", zorder=4)
-    left.set(xlim=(-3, 3), ylim=(-3, 3), aspect="equal", xlabel="$W_Q$", ylabel="$W_K$", title="a head with $E = D = 1$")
+    left.set(
+        xlim=(-3, 3),
+        ylim=(-3, 3),
+        aspect="equal",
+        xlabel="$W_Q$",
+        ylabel="$W_K$",
+        title="a head with $E = D = 1$",
+    )
     left.grid(False)
     for (name, values), colour, line in zip(curves.items(), COLOURS, LINES):
         for i, curve in enumerate(values):
@@ -146,8 +207,21 @@ def sawtooth(steps, betas, joint, every):
     styles = list(zip(COLOURS, (LINES[1], LINES[0], LINES[2], LINES[3])))
     second, top = list(betas)[1], max(float(values.max()) for values in betas.values())
     teeth = 1.3 * float(joint[steps >= every].max())
-    panels = ((left, {name: (values, style) for (name, values), style in zip(betas.items(), styles)}, 1.55 * top),
-              (right, {"weights with biases": (joint, (COLOURS[4], LINES[1])), "weights": (betas[second], styles[1])}, teeth))
+    panels = (
+        (
+            left,
+            {name: (values, style) for (name, values), style in zip(betas.items(), styles)},
+            1.55 * top,
+        ),
+        (
+            right,
+            {
+                "weights with biases": (joint, (COLOURS[4], LINES[1])),
+                "weights": (betas[second], styles[1]),
+            },
+            teeth,
+        ),
+    )
     for ax, runs, limit in panels:
         for name, (values, (colour, line)) in runs.items():
             ax.plot(steps, values, color=colour, lw=0.6, alpha=0.45)
@@ -167,14 +241,26 @@ def imbalance_paths(paths, drifts, predicted):
     Right: drifts name -> {steps: relative drift}, and predicted name -> c, for the line c / steps."""
     figure, (left, right) = new_figure(2, figsize=(8.4, 4.1))
     _crossing_hyperbolas(left)
-    for (name, path), colour, marker in zip(paths.items(), ("black", COLOURS[0], *COLOURS[2::2]), ("", ".", "x", "+")):
+    for (name, path), colour, marker in zip(
+        paths.items(), ("black", COLOURS[0], *COLOURS[2::2]), ("", ".", "x", "+")
+    ):
         lw, zorder = (2.2, 4) if name == "flow" else (0.9, 3)
         left.plot(*path.T, color=colour, marker=marker, ms=5, lw=lw, label=name, zorder=zorder)
         left.plot(*path[-1], "o", color=colour, mec="white", ms=7, zorder=5)
     left.legend(loc="lower left", fontsize=8, frameon=True, framealpha=0.9)
-    for (name, by_steps), colour, marker in zip(drifts.items(), (COLOURS[0], *COLOURS[2::2]), "ox+"):
+    for (name, by_steps), colour, marker in zip(
+        drifts.items(), (COLOURS[0], *COLOURS[2::2]), "ox+"
+    ):
         steps = np.array(list(by_steps))
-        right.loglog(steps, list(by_steps.values()), marker, color=colour, ms=6, label=name, linestyle="" if name in predicted else ":")
+        right.loglog(
+            steps,
+            list(by_steps.values()),
+            marker,
+            color=colour,
+            ms=6,
+            label=name,
+            linestyle="" if name in predicted else ":",
+        )
         if name in predicted:
             right.loglog(steps, predicted[name] / steps, color=colour, lw=1)
     right.set(xlabel="steps taken in the same time", ylabel="drift of the imbalance, relative")
@@ -187,9 +273,19 @@ def imbalance_paths(paths, drifts, predicted):
 def _crossing_hyperbolas(ax):
     q, k = np.meshgrid(np.linspace(-1.4, 2.6, 201), np.linspace(-0.6, 2.6, 161))
     ax.contourf(q, k, np.sqrt((q * k - 1) ** 2), levels=12, cmap="Blues", alpha=0.55)
-    ax.contour(q, k, q * k, levels=[-3, -2, -1, 0.3, 2, 3], colors="white", linewidths=0.8, linestyles="-")
+    ax.contour(
+        q, k, q * k, levels=[-3, -2, -1, 0.3, 2, 3], colors="white", linewidths=0.8, linestyles="-"
+    )
     ax.contour(q, k, q * k, levels=[1], colors=COLOURS[1], linewidths=2.5)
-    ax.contour(q, k, q**2 - k**2, levels=np.arange(-6, 4) + 0.2, colors="0.45", linewidths=0.7, linestyles="-")
+    ax.contour(
+        q,
+        k,
+        q**2 - k**2,
+        levels=np.arange(-6, 4) + 0.2,
+        colors="0.45",
+        linewidths=0.7,
+        linestyles="-",
+    )
     ax.set(xlabel="$W_Q$", ylabel="$W_K$", aspect="equal", xlim=(-1.4, 2.6), ylim=(-0.6, 2.6))
     ax.grid(False)
 
@@ -205,10 +301,19 @@ def rho_and_biases(sample, law, mean, marks, times, curves):
     top = law.pdf(grid).max()
     for (name, rho), colour, height in zip(marks.items(), COLOURS[1:], (1.3, 1.12, 0.55)):
         left.plot([rho, rho], [0, height * top], color=colour, lw=2)
-        left.annotate(f" {name}", (rho, height * top), ha="left" if rho < 0.5 else "right", va="bottom", fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+        left.annotate(
+            f" {name}",
+            (rho, height * top),
+            ha="left" if rho < 0.5 else "right",
+            va="bottom",
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )
     left.set(xlabel=r"$\rho$", ylabel="density", xlim=(-0.03, 1.03), ylim=(0, 1.5 * top))
     for (name, values), colour, line in zip(curves.items(), COLOURS[1:], LINES):
-        right.semilogy(times[1:], values[1:].clamp_min(1e-17), color=colour, linestyle=line, label=name)
+        right.semilogy(
+            times[1:], values[1:].clamp_min(1e-17), color=colour, linestyle=line, label=name
+        )
     right.set(xlabel="time along the flow", ylabel="relative change", ylim=(1e-16, 10))
     right.legend(loc="center right", fontsize=9)
     return figure
@@ -219,8 +324,22 @@ def twins(single, double):
     figure, ax = new_figure(figsize=(7.2, 3.6))
     middle = lambda record, name: np.median(record.heads[name].reshape(len(record.step), -1), 1)
     for i, (name, label) in enumerate((("rho", "weights alone"), ("joint_rho", "with biases"))):
-        ax.plot(single.step, middle(single, name), color=COLOURS[i], linestyle=LINES[2 * i], lw=2.2, label=f"{label}, float32")
-        ax.plot(double.step, middle(double, name).clip(1e-34), color=COLOURS[i + 2], linestyle=LINES[2 * i + 1], lw=1.2, label=f"{label}, float64")
+        ax.plot(
+            single.step,
+            middle(single, name),
+            color=COLOURS[i],
+            linestyle=LINES[2 * i],
+            lw=2.2,
+            label=f"{label}, float32",
+        )
+        ax.plot(
+            double.step,
+            middle(double, name).clip(1e-34),
+            color=COLOURS[i + 2],
+            linestyle=LINES[2 * i + 1],
+            lw=1.2,
+            label=f"{label}, float64",
+        )
     ax.set(yscale="log", xlabel="step", ylabel=r"$\rho$")
     ax.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.42))
     return figure

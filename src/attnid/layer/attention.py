@@ -54,18 +54,47 @@ class Attention:
         self._settle_sizes()
         for field in ("embed_dim", "heads", "kv_heads", "head_dim", "value_dim"):
             self._set(field, int(getattr(self, field)))
-        for field, words in (("qk_norm", NORMS), ("score", SCORES), ("inputs", INPUTS), ("causal", (True, False))):
+        for field, words in (
+            ("qk_norm", NORMS),
+            ("score", SCORES),
+            ("inputs", INPUTS),
+            ("causal", (True, False)),
+        ):
             value = getattr(self, field)
-            require(isinstance(value, (str, bool, type(None))) and value in words, field, value, f"must be one of {words}")
-        require(isinstance(self.bias, str) and set(self.bias) <= set(BIASES) and len(set(self.bias)) == len(self.bias),
-                 "bias", self.bias, f"must be letters of {BIASES!r}, each at most once")
+            require(
+                isinstance(value, (str, bool, type(None))) and value in words,
+                field,
+                value,
+                f"must be one of {words}",
+            )
+        require(
+            isinstance(self.bias, str)
+            and set(self.bias) <= set(BIASES)
+            and len(set(self.bias)) == len(self.bias),
+            "bias",
+            self.bias,
+            f"must be letters of {BIASES!r}, each at most once",
+        )
         self._set("bias", "".join(letter for letter in BIASES if letter in self.bias))
-        require(isinstance(self.rotary, (tuple, list)) and all(is_finite(f) for f in self.rotary), "rotary", self.rotary,
-                 "must list finite angles, in radians per position")
+        require(
+            isinstance(self.rotary, (tuple, list)) and all(is_finite(f) for f in self.rotary),
+            "rotary",
+            self.rotary,
+            "must list finite angles, in radians per position",
+        )
         self._set("rotary", tuple(float(f) for f in self.rotary))
-        require(2 * len(self.rotary) <= self.head_dim, "rotary", self.rotary, f"is more planes than head_dim={self.head_dim} holds")
-        require(self.inputs == "free" or self.embed_dim >= 2, "embed_dim", self.embed_dim,
-                 "must be at least 2 with inputs='centred': a single number, centred, is always zero")
+        require(
+            2 * len(self.rotary) <= self.head_dim,
+            "rotary",
+            self.rotary,
+            f"is more planes than head_dim={self.head_dim} holds",
+        )
+        require(
+            self.inputs == "free" or self.embed_dim >= 2,
+            "embed_dim",
+            self.embed_dim,
+            "must be at least 2 with inputs='centred': a single number, centred, is always zero",
+        )
 
     def _settle_sizes(self):
         require_size("embed_dim", self.embed_dim)
@@ -73,9 +102,19 @@ class Attention:
         if self.kv_heads is None:
             self._set("kv_heads", self.heads)
         require_size("kv_heads", self.kv_heads)
-        require(self.heads % self.kv_heads == 0, "kv_heads", self.kv_heads, f"must divide heads={self.heads}")
+        require(
+            self.heads % self.kv_heads == 0,
+            "kv_heads",
+            self.kv_heads,
+            f"must divide heads={self.heads}",
+        )
         if self.head_dim is None:
-            require(self.embed_dim % self.heads == 0, "embed_dim", self.embed_dim, f"is not divisible by heads={self.heads}; give head_dim")
+            require(
+                self.embed_dim % self.heads == 0,
+                "embed_dim",
+                self.embed_dim,
+                f"is not divisible by heads={self.heads}; give head_dim",
+            )
             self._set("head_dim", self.embed_dim // self.heads)
         require_size("head_dim", self.head_dim)
         if self.value_dim is None:
@@ -87,15 +126,24 @@ class Attention:
 
     # the paper's letters
     @property
-    def E(self): return self.embed_dim
+    def E(self):
+        return self.embed_dim
+
     @property
-    def H(self): return self.heads
+    def H(self):
+        return self.heads
+
     @property
-    def G(self): return self.kv_heads
+    def G(self):
+        return self.kv_heads
+
     @property
-    def D(self): return self.head_dim
+    def D(self):
+        return self.head_dim
+
     @property
-    def C(self): return self.value_dim
+    def C(self):
+        return self.value_dim
 
     @property
     def input_rank(self):
@@ -131,22 +179,40 @@ class Attention:
         normal = lambda shape: torch.randn(shape, generator=generator, dtype=torch.float64)
         uniform = lambda shape: 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
         fan_in = {"W_Q": self.E, "W_K": self.E, "W_V": self.E, "W_O": self.H * self.C}
-        return {name: uniform(shape) if name.startswith("gain") else scale * normal(shape) / math.sqrt(fan_in.get(name, 1))
-                for name, shape in self.shapes.items()}
+        return {
+            name: uniform(shape)
+            if name.startswith("gain")
+            else scale * normal(shape) / math.sqrt(fan_in.get(name, 1))
+            for name, shape in self.shapes.items()
+        }
 
     def check_parameters(self, parameters):
         """The parameters as detached float64 tensors on the CPU, in the description's order.
 
         Raises ValueError naming the parameter that is missing, unknown, not a real tensor, of another shape, or not finite.
         """
-        require(isinstance(parameters, dict), "parameters", parameters, "must be a dict, name -> tensor")
+        require(
+            isinstance(parameters, dict), "parameters", parameters, "must be a dict, name -> tensor"
+        )
         for name in parameters.keys() ^ self.shapes.keys():
             require(False, "parameters", name, f"this description has {list(self.shapes)}")
         for name, shape in self.shapes.items():
             tensor = parameters[name]
-            real = isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.layout == torch.strided and not tensor.is_meta
-            require(real, name, getattr(tensor, "dtype", type(tensor)), "must be a dense tensor of floating-point numbers")
-            require(tuple(tensor.shape) == shape, name, tuple(tensor.shape), f"shape must be {shape}")
+            real = (
+                isinstance(tensor, torch.Tensor)
+                and tensor.is_floating_point()
+                and tensor.layout == torch.strided
+                and not tensor.is_meta
+            )
+            require(
+                real,
+                name,
+                getattr(tensor, "dtype", type(tensor)),
+                "must be a dense tensor of floating-point numbers",
+            )
+            require(
+                tuple(tensor.shape) == shape, name, tuple(tensor.shape), f"shape must be {shape}"
+            )
             bad = tensor[~torch.isfinite(tensor)]
             require(bad.numel() == 0, name, bad[:1].tolist(), "has a NaN or infinite entry")
         return {name: parameters[name].detach().to("cpu", torch.float64) for name in self.shapes}
@@ -157,7 +223,9 @@ def input_basis(attention):
     identity = torch.eye(attention.E, dtype=torch.float64)
     if attention.inputs == "free":
         return identity
-    return torch.linalg.qr(torch.cat((torch.ones_like(identity[:, :1]), identity[:, 1:]), 1)).Q[:, 1:]
+    return torch.linalg.qr(torch.cat((torch.ones_like(identity[:, :1]), identity[:, 1:]), 1)).Q[
+        :, 1:
+    ]
 
 
 def shift_is_seen(attention):
@@ -167,10 +235,12 @@ def shift_is_seen(attention):
 
 def project(attention, parameters, x):
     """Queries (..., H, L, D), keys (..., G, L, D) and values (..., G, L, C) of inputs x (..., L, E)."""
+
     def linear(letter):
         out = torch.einsum("...li,hdi->...hld", x, parameters["W_" + letter])
         bias = parameters.get("b_" + letter)
         return out if bias is None else out + bias[:, None, :]
+
     return linear("Q"), linear("K"), linear("V")
 
 
@@ -191,10 +261,14 @@ def rotate(attention, vectors):
     if planes == 0:
         return vectors
     position = torch.arange(vectors.shape[-2], dtype=vectors.dtype, device=vectors.device)
-    angle = position[:, None] * torch.tensor(attention.rotary, dtype=vectors.dtype, device=vectors.device)  # (L, planes)
-    even, odd = vectors[..., 0:2 * planes:2], vectors[..., 1:2 * planes:2]
-    turned = torch.stack((even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), -1)
-    return torch.cat((turned.flatten(-2), vectors[..., 2 * planes:]), -1)
+    angle = position[:, None] * torch.tensor(
+        attention.rotary, dtype=vectors.dtype, device=vectors.device
+    )  # (L, planes)
+    even, odd = vectors[..., 0 : 2 * planes : 2], vectors[..., 1 : 2 * planes : 2]
+    turned = torch.stack(
+        (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), -1
+    )
+    return torch.cat((turned.flatten(-2), vectors[..., 2 * planes :]), -1)
 
 
 def scores(attention, parameters, q, k):
@@ -202,12 +276,16 @@ def scores(attention, parameters, q, k):
     q = rotate(attention, normalise(attention, q, parameters.get("gain_Q")))
     k = rotate(attention, normalise(attention, k, parameters.get("gain_K")))
     k = k.repeat_interleave(attention.H // attention.G, dim=-3)  # head h reads group h // (H / G)
-    s = q @ k.transpose(-1, -2) / math.sqrt(attention.D)  # the text absorbs this factor into the weights
+    s = (
+        q @ k.transpose(-1, -2) / math.sqrt(attention.D)
+    )  # the text absorbs this factor into the weights
     if attention.score == "softcap":
         s = SOFTCAP * torch.tanh(s / SOFTCAP)
     if attention.score == "alibi":
         position = torch.arange(s.shape[-1], dtype=s.dtype, device=s.device)
-        slope = 2.0 ** (-8.0 * torch.arange(1, attention.H + 1, dtype=s.dtype, device=s.device) / attention.H)
+        slope = 2.0 ** (
+            -8.0 * torch.arange(1, attention.H + 1, dtype=s.dtype, device=s.device) / attention.H
+        )
         s = s - slope[:, None, None] * (position[:, None] - position).abs()
     return s
 

@@ -52,8 +52,18 @@ def reduce_layer(attention, parameters, form="balanced"):
     p = {name: tensor.clone() for name, tensor in attention.check_parameters(parameters).items()}
     result = Reduction(p, _silence_key_bias(attention, p) + _fold_value_bias(attention, p), {}, {})
     if attention.qk_norm is None:
-        _move(attention, result, "query-key", isotypes(attention), ("W_K", "b_K"), ("W_Q", "b_Q"), form)
-    _move(attention, result, "value-output", value_blocks(attention), ("W_V", "b_V"), ("W_O",), form)
+        _move(
+            attention,
+            result,
+            "query-key",
+            isotypes(attention),
+            ("W_K", "b_K"),
+            ("W_Q", "b_Q"),
+            form,
+        )
+    _move(
+        attention, result, "value-output", value_blocks(attention), ("W_V", "b_V"), ("W_O",), form
+    )
     return result
 
 
@@ -87,13 +97,15 @@ def _fold_value_bias(attention, p):
     b_V = p["b_V"].repeat_interleave(attention.H // attention.G, 0)  # (H, C), as the heads read it
     p["b_O"] += torch.einsum("hec,hc->e", p["W_O"], b_V)
     p["b_V"].zero_()
-    return b_V[::attention.H // attention.G].numel()
+    return b_V[:: attention.H // attention.G].numel()
 
 
 def factor(parameters, names, groups):
     """The weights of each group's heads side by side, then their biases, of those names that are there: (G, d, n), W_O transposed."""
     parts = [_as_rows(name, parameters[name]) for name in names if name in parameters]
-    return torch.cat([part.unflatten(0, (groups, -1)).movedim(1, 2).flatten(2) for part in parts], -1)
+    return torch.cat(
+        [part.unflatten(0, (groups, -1)).movedim(1, 2).flatten(2) for part in parts], -1
+    )
 
 
 def _as_rows(name, tensor):
@@ -106,7 +118,12 @@ def _put_factor(parameters, names, joined):
     for name in (name for name in names if name in parameters):
         rows = _as_rows(name, parameters[name])  # a view, (heads, d, n)
         width = len(rows) // groups * rows.shape[-1]
-        rows.copy_(joined[..., at:at + width].unflatten(-1, (-1, rows.shape[-1])).movedim(2, 1).flatten(0, 1))
+        rows.copy_(
+            joined[..., at : at + width]
+            .unflatten(-1, (-1, rows.shape[-1]))
+            .movedim(2, 1)
+            .flatten(0, 1)
+        )
         at += width
 
 
@@ -114,21 +131,34 @@ def _move(attention, result, circuit, blocks, shared, reading, form):
     # in place, one circuit of every group, by one S for each block of coordinates that turn alike
     p, sharing = result.parameters, attention.H // attention.G
     A, B = (factor(p, names, attention.G) for names in (shared, reading))
-    a, b = attention.E, sharing * attention.E  # columns of weights; what follows are biases, which move along
-    moves = [SOLVERS[form](rows_of(block, A)[..., :a], rows_of(block, B)[..., :b]) for block in blocks]
-    scales = torch.cat([scale for *_, scale in moves], -1)  # (G, d), singular values of S, zeros where none is determined
+    a, b = (
+        attention.E,
+        sharing * attention.E,
+    )  # columns of weights; what follows are biases, which move along
+    moves = [
+        SOLVERS[form](rows_of(block, A)[..., :a], rows_of(block, B)[..., :b]) for block in blocks
+    ]
+    scales = torch.cat(
+        [scale for *_, scale in moves], -1
+    )  # (G, d), singular values of S, zeros where none is determined
     left = scales.amin(-1) <= SINGULAR * scales.amax(-1)
     for block, (S, dual, columns, _) in zip(blocks, moves):
         moved_A, moved_B = S @ rows_of(block, A), dual @ rows_of(block, B)
         if columns is not None:  # exactly the identity, without the rounding
-            moved_A.scatter_(-1, columns[:, None, :].expand_as(S), torch.eye(block.size, dtype=S.dtype).expand_as(S))
+            moved_A.scatter_(
+                -1,
+                columns[:, None, :].expand_as(S),
+                torch.eye(block.size, dtype=S.dtype).expand_as(S),
+            )
         for whole, part in ((A, moved_A), (B, moved_B)):
             put_rows(block, whole, torch.where(left[:, None, None], rows_of(block, whole), part))
     _put_factor(p, shared, A)
     _put_factor(p, reading, B)
     result.left[circuit] = left
     result.condition[circuit] = (scales.amax(-1) / scales.amin(-1)).masked_fill(left, 1.0)
-    result.fixed += int((~left).sum()) * sum(block.size ** 2 * (2 if block.complex else 1) for block in blocks)
+    result.fixed += int((~left).sum()) * sum(
+        block.size**2 * (2 if block.complex else 1) for block in blocks
+    )
 
 
 def _no_move(A):
@@ -148,7 +178,9 @@ def _identity(A, B, *, pivoted=True):
     G, d, n = A.shape
     if d > n:
         return _no_move(A)
-    columns = torch.stack([_pivots(head) for head in A]) if pivoted else torch.arange(d).expand(G, d)
+    columns = (
+        torch.stack([_pivots(head) for head in A]) if pivoted else torch.arange(d).expand(G, d)
+    )
     T = A.gather(-1, columns[:, None, :].expand(G, d, d))  # S^{-1}
     scales = torch.linalg.svdvals(T)
     lost = scales[:, -1:] <= SINGULAR * scales[:, :1]
@@ -159,7 +191,12 @@ def _identity(A, B, *, pivoted=True):
 def _pivots(A):
     # the columns that QR with column pivoting takes first, in the order of the matrix; of orthonormal rows, so that they depend on the span alone
     rows = torch.linalg.qr(A.mH).Q.mH.resolve_conj()
-    return torch.from_numpy(scipy.linalg.qr(rows.numpy(), mode="r", pivoting=True)[1][:len(A)]).long().sort().values
+    return (
+        torch.from_numpy(scipy.linalg.qr(rows.numpy(), mode="r", pivoting=True)[1][: len(A)])
+        .long()
+        .sort()
+        .values
+    )
 
 
 def _unpivoted(A, B):

@@ -55,16 +55,28 @@ def count(attention):
     """
     _refuse_what_is_not_generic(attention)
     terms = _value_output(attention) | _query_key(attention) | _centred(attention)
-    return Count(attention.parameters, {name: dimension for name, dimension in terms.items() if dimension})
+    return Count(
+        attention.parameters, {name: dimension for name, dimension in terms.items() if dimension}
+    )
 
 
 def _refuse_what_is_not_generic(a):
     two_points = a.inputs == "centred" and a.E == 2
-    if two_points and (a.qk_norm and set("qk") & set(a.bias) or a.score == "softcap" and "k" in a.bias):
-        raise ValueError("embed_dim=2: centred pairs take two values only, and with these biases the count depends on that")
-    lone = a.D == 1 and (a.qk_norm in ("head", "head_gain") or a.qk_norm == "layer_gain" and a.G == 1)
-    if lone and (a.input_rank == 1 and a.H > 1 or a.inputs == "centred" and set("qk") & set(a.bias)):
-        raise ValueError("head_dim=1: a normalised number is only a sign, and whether two signs ever differ depends on the weights")
+    if two_points and (
+        a.qk_norm and set("qk") & set(a.bias) or a.score == "softcap" and "k" in a.bias
+    ):
+        raise ValueError(
+            "embed_dim=2: centred pairs take two values only, and with these biases the count depends on that"
+        )
+    lone = a.D == 1 and (
+        a.qk_norm in ("head", "head_gain") or a.qk_norm == "layer_gain" and a.G == 1
+    )
+    if lone and (
+        a.input_rank == 1 and a.H > 1 or a.inputs == "centred" and set("qk") & set(a.bias)
+    ):
+        raise ValueError(
+            "head_dim=1: a normalised number is only a sign, and whether two signs ever differ depends on the weights"
+        )
 
 
 def _centred(a):
@@ -76,9 +88,13 @@ def _centred(a):
 
 def _value_output(a):
     """Lemma 4.6 for heads that share values in groups, and section 4.7.2 for the value bias."""
-    bias_in_product = "v" in a.bias and a.score == "sink"  # rows of attention that do not sum to one tell it apart
+    bias_in_product = (
+        "v" in a.bias and a.score == "sink"
+    )  # rows of attention that do not sum to one tell it apart
     readers = a.H // a.G * a.E
-    terms = {"value-output maps": a.G * pair_rank_loss(a.C, a.input_rank + bias_in_product, readers)}
+    terms = {
+        "value-output maps": a.G * pair_rank_loss(a.C, a.input_rank + bias_in_product, readers)
+    }
     if "v" in a.bias and not bias_in_product:
         seen = 0 if "o" in a.bias else min(a.E, a.G * a.C)
         terms["value bias"] = a.G * a.C - seen
@@ -107,7 +123,12 @@ def _plain_query_key(a):
             terms["key bias"] = a.G * isotype.size
         loss = pair_rank_loss(isotype.size, keys - idle, sharing * queries)
         terms["query-key maps"] += a.G * loss * (2 if isotype.complex else 1)
-        if a.score == "sink" and set("qk") <= set(a.bias) and isotype.angle == 0 and isotype.size > a.input_rank:
+        if (
+            a.score == "sink"
+            and set("qk") <= set(a.bias)
+            and isotype.angle == 0
+            and isotype.size > a.input_rank
+        ):
             terms["sink against constant scores"] = a.H
     return terms
 
@@ -116,26 +137,42 @@ def _query_key_normalised(a):
     """Scores see the products, and the lengths of queries and keys up to scale: per head, or over the whole layer."""
     whole = a.qk_norm == "layer_gain"
     parts = isotypes(a)
-    exchange = sum(i.size for i in parts) * {"head": 0, "head_gain": 1, "layer_gain": a.G}[a.qk_norm]
+    exchange = (
+        sum(i.size for i in parts) * {"head": 0, "head_gain": 1, "layer_gain": a.G}[a.qk_norm]
+    )
     lone_keys, lone_queries = (a.G * a.D == 1, a.H * a.D == 1) if whole else (a.D == 1, a.D == 1)
     if lone_keys:
         return _signs_only(a, exchange, lone_queries)
-    terms = {"query scales": 1 if whole else a.H, "key scales": 1 if whole else a.G, "gain exchange": exchange}
+    terms = {
+        "query scales": 1 if whole else a.H,
+        "key scales": 1 if whole else a.G,
+        "gain exchange": exchange,
+    }
     narrow = (a.H if whole else 1) * a.D <= a.input_rank
     if narrow and a.qk_norm == "head":
-        terms["rotations"] = a.G * sum(i.size ** 2 if i.complex else i.size * (i.size - 1) // 2 for i in parts)
+        terms["rotations"] = a.G * sum(
+            i.size**2 if i.complex else i.size * (i.size - 1) // 2 for i in parts
+        )
     if not narrow:
         centred = (a.H + a.G) * a.D if a.inputs == "centred" else 0
-        terms["wide heads"] = len(seen_kernel(a, a.random_parameters(1))) - sum(terms.values()) - centred
+        terms["wide heads"] = (
+            len(seen_kernel(a, a.random_parameters(1))) - sum(terms.values()) - centred
+        )
     return terms
 
 
 def _signs_only(a, exchange, lone_queries):
     """A single number, normalised, is a sign: the maps that make it have derivative zero almost everywhere."""
     names = ("W_K", "b_K", "W_Q", "b_Q") if lone_queries else ("W_K", "b_K")
-    weights = sum(math.prod(a.shapes[n][:-1]) * a.input_rank if n[0] == "W" else math.prod(a.shapes[n]) for n in names if n in a.shapes)
+    weights = sum(
+        math.prod(a.shapes[n][:-1]) * a.input_rank if n[0] == "W" else math.prod(a.shapes[n])
+        for n in names
+        if n in a.shapes
+    )
     terms = {"signs only": weights, "gain exchange": exchange}
-    if not lone_queries:  # one key of width one for several query heads, whose lengths then make one form
+    if (
+        not lone_queries
+    ):  # one key of width one for several query heads, whose lengths then make one form
         columns = _widths(a)[1]
         forms = columns * (columns + 1) // 2 - (a.inputs == "centred" and "q" in a.bias)
         terms |= {"query scales": 1, "wide heads": max(0, a.H - forms)}

@@ -18,14 +18,24 @@ from .rotation import isotypes
 def flatten(attention, direction):
     """Directions, name -> (k, *shape), as rows (k, P) in the description's order; names left out are zero."""
     k, dtype = next((len(d), d.dtype) for d in direction.values())
-    return torch.cat([direction[name].reshape(k, math.prod(shape)) if name in direction else torch.zeros(k, math.prod(shape), dtype=dtype)
-                      for name, shape in attention.shapes.items()], 1)
+    return torch.cat(
+        [
+            direction[name].reshape(k, math.prod(shape))
+            if name in direction
+            else torch.zeros(k, math.prod(shape), dtype=dtype)
+            for name, shape in attention.shapes.items()
+        ],
+        1,
+    )
 
 
 def unflatten(attention, rows):
     """The inverse of `flatten`."""
     parts = rows.split([math.prod(shape) for shape in attention.shapes.values()], -1)
-    return {name: part.reshape(-1, *shape) for (name, shape), part in zip(attention.shapes.items(), parts)}
+    return {
+        name: part.reshape(-1, *shape)
+        for (name, shape), part in zip(attention.shapes.items(), parts)
+    }
 
 
 class _Maps:
@@ -57,17 +67,25 @@ class _Maps:
             rows = torch.stack((rows.real, sign * rows.imag), 2).flatten(1, 2)
         full = rows.new_zeros(len(rows), self.a.D, rows.shape[-1])
         full[:, list(self.isotype.coordinates)] = rows
-        return (full[..., :-1] @ self.basis.T, full[..., -1]) if bias else (full @ self.basis.T, None)
+        return (
+            (full[..., :-1] @ self.basis.T, full[..., -1]) if bias else (full @ self.basis.T, None)
+        )
 
     def read(self):
-        K = self._read(self.p["W_K"][self.group], self.p["b_K"][self.group] if self.key_bias else None)
+        K = self._read(
+            self.p["W_K"][self.group], self.p["b_K"][self.group] if self.key_bias else None
+        )
         b = self.p.get("b_Q")
-        return K, torch.cat([self._read(self.p["W_Q"][h], None if b is None else b[h]) for h in self.heads], 1)
+        return K, torch.cat(
+            [self._read(self.p["W_Q"][h], None if b is None else b[h]) for h in self.heads], 1
+        )
 
     def write(self, dK, dQ):
         """Rows (k, P) of the directions (dK, dQ)."""
         zeros = lambda name: torch.zeros(len(dK), *self.a.shapes[name], dtype=torch.float64)
-        direction = {"W_K": zeros("W_K"), "W_Q": zeros("W_Q")} | {b: zeros(b) for b in ("b_K", "b_Q") if b in self.p}
+        direction = {"W_K": zeros("W_K"), "W_Q": zeros("W_Q")} | {
+            b: zeros(b) for b in ("b_K", "b_Q") if b in self.p
+        }
         direction["W_K"][:, self.group], bias = self._write(dK, self.key_bias)
         if self.key_bias:
             direction["b_K"][:, self.group] = bias
@@ -79,7 +97,9 @@ class _Maps:
 
 
 def _all_maps(attention, parameters):
-    return [_Maps(attention, parameters, i, g) for g in range(attention.G) for i in isotypes(attention)]
+    return [
+        _Maps(attention, parameters, i, g) for g in range(attention.G) for i in isotypes(attention)
+    ]
 
 
 def _unit(attention, name, keep=None):
@@ -108,7 +128,10 @@ def _sink_against_constant(a, p):
             K, _ = m.read()
             lift = torch.linalg.pinv(K.T)[:, -1]  # K^T lift = last unit vector
             for h in m.heads:
-                direction = {"b_Q": torch.zeros(1, a.H, a.D, dtype=torch.float64), "sink": torch.zeros(1, a.H, dtype=torch.float64)}
+                direction = {
+                    "b_Q": torch.zeros(1, a.H, a.D, dtype=torch.float64),
+                    "sink": torch.zeros(1, a.H, dtype=torch.float64),
+                }
                 direction["b_Q"][0, h, list(m.isotype.coordinates)] = lift
                 direction["sink"][0, h] = 1 / math.sqrt(a.D)
                 rows.append(flatten(a, direction))
@@ -136,11 +159,15 @@ def _value_output_maps(a, p):
             direction["b_V"] = zeros("b_V")
             direction["b_V"][:, g] = dV[..., -1]
         elif "v" in a.bias:
-            pooled = direction["W_O"][:, heads].sum(1) @ p["b_V"][g]  # change of the pooled bias, to be taken back
+            pooled = (
+                direction["W_O"][:, heads].sum(1) @ p["b_V"][g]
+            )  # change of the pooled bias, to be taken back
             if "o" in a.bias:
                 direction["b_O"] = -pooled
             else:
-                direction["b_V"] = -(pooled @ torch.linalg.pinv(_readers(a, p)).T).unflatten(1, (a.G, a.C))
+                direction["b_V"] = -(pooled @ torch.linalg.pinv(_readers(a, p)).T).unflatten(
+                    1, (a.G, a.C)
+                )
         rows.append(flatten(a, direction))
     return torch.cat(rows)
 
@@ -150,7 +177,7 @@ def _value_bias(a, p):
     if "o" in a.bias:
         units = torch.eye(a.G * a.C, dtype=torch.float64)
         return flatten(a, {"b_V": units.unflatten(1, (a.G, a.C)), "b_O": -units @ readers.T})
-    idle = torch.linalg.svd(readers).Vh[min(readers.shape):]
+    idle = torch.linalg.svd(readers).Vh[min(readers.shape) :]
     return flatten(a, {"b_V": idle.unflatten(1, (a.G, a.C))})
 
 
@@ -171,7 +198,14 @@ def _scales(a, p, letter):
     if a.qk_norm == "layer_gain":
         return flatten(a, {n: p[n][None] for n in ("W_" + letter, "b_" + letter) if n in p})
     pick = torch.eye(heads, dtype=torch.float64)
-    return flatten(a, {n: torch.einsum("kh,h...->kh...", pick, p[n]) for n in ("W_" + letter, "b_" + letter) if n in p})
+    return flatten(
+        a,
+        {
+            n: torch.einsum("kh,h...->kh...", pick, p[n])
+            for n in ("W_" + letter, "b_" + letter)
+            if n in p
+        },
+    )
 
 
 def _gain_exchange(a, p):
@@ -181,20 +215,26 @@ def _gain_exchange(a, p):
         step = 2 if isotype.complex else 1
         for start in range(0, len(isotype.coordinates), step):
             mask = torch.zeros(a.D, dtype=torch.float64)
-            mask[list(isotype.coordinates[start:start + step])] = 1
+            mask[list(isotype.coordinates[start : start + step])] = 1
             masks.append(mask)
     masks = torch.stack(masks)
     if a.qk_norm == "head_gain":
         return flatten(a, {"gain_Q": masks * p["gain_Q"], "gain_K": -masks * p["gain_K"]})
     group = torch.eye(a.G, dtype=torch.float64)
-    spread = lambda sharing: torch.einsum("gj,md->gmjd", group.repeat_interleave(sharing, 1), masks).flatten(0, 1)
-    return flatten(a, {"gain_Q": spread(a.H // a.G) * p["gain_Q"], "gain_K": -spread(1) * p["gain_K"]})
+    spread = lambda sharing: torch.einsum(
+        "gj,md->gmjd", group.repeat_interleave(sharing, 1), masks
+    ).flatten(0, 1)
+    return flatten(
+        a, {"gain_Q": spread(a.H // a.G) * p["gain_Q"], "gain_K": -spread(1) * p["gain_K"]}
+    )
 
 
 def _signs_only(a, p):
     letters = "KQ" if a.qk_norm != "layer_gain" or a.H == 1 else "K"
     weights = [flatten(a, _rows_times(a, "W_" + letter, input_basis(a).T)) for letter in letters]
-    return torch.cat(weights + [flatten(a, _unit(a, "b_" + letter)) for letter in letters if "b_" + letter in p])
+    return torch.cat(
+        weights + [flatten(a, _unit(a, "b_" + letter)) for letter in letters if "b_" + letter in p]
+    )
 
 
 def _wide_heads(a, p):
@@ -202,12 +242,14 @@ def _wide_heads(a, p):
     kernel = seen_kernel(a, p)
     names = [n for n in a.shapes if n in QUERY_KEY]
     sizes = [math.prod(a.shapes[n]) for n in names]
-    kernel = flatten(a, {n: part.unflatten(-1, a.shapes[n]) for n, part in zip(names, kernel.split(sizes, -1))})
+    kernel = flatten(
+        a, {n: part.unflatten(-1, a.shapes[n]) for n, part in zip(names, kernel.split(sizes, -1))}
+    )
     within = ("query scales", "key scales", "gain exchange", "signs only", "centred inputs")
     known = [GENERATORS[term](a, p) for term in within if term in count(a).terms]
     known = torch.cat(known) @ kernel.T  # within the kernel's coordinates, where W_V has none
     known = known[known.norm(dim=1) > 1e-9]
-    return torch.linalg.svd(known).Vh[len(known):] @ kernel
+    return torch.linalg.svd(known).Vh[len(known) :] @ kernel
 
 
 def _rotations(a, p):
@@ -243,4 +285,7 @@ def generators(attention, parameters):
     parameters that do not fit the description.
     """
     parameters = attention.check_parameters(parameters)
-    return {term: unflatten(attention, GENERATORS[term](attention, parameters)) for term in count(attention).terms}
+    return {
+        term: unflatten(attention, GENERATORS[term](attention, parameters))
+        for term in count(attention).terms
+    }

@@ -13,7 +13,7 @@ import numpy as np
 from ..checks import require
 from .rotation import SAME_ANGLE
 
-PRIME = 2 ** 31 - 1
+PRIME = 2**31 - 1
 
 
 def _matmul(a, b):
@@ -30,8 +30,8 @@ def rank_mod_prime(matrix):
         if len(pivots):
             m[[rank, rank + pivots[0]]] = m[[rank + pivots[0], rank]]
             m[rank] = m[rank] * pow(int(m[rank, column]), -1, PRIME) % PRIME
-            below = m[rank + 1:, column].copy()
-            m[rank + 1:] = (m[rank + 1:] - below[:, None] * m[rank] % PRIME) % PRIME
+            below = m[rank + 1 :, column].copy()
+            m[rank + 1 :] = (m[rank + 1 :] - below[:, None] * m[rank] % PRIME) % PRIME
             rank += 1
         if rank == len(m):
             break
@@ -47,7 +47,7 @@ def _rotation(attention, rng):
         c, s = known[0] if known else _point(abs(turn), rng)
         points.append((abs(turn), (c, s)))
         s = s if turn > 0 else -s
-        R[2 * i:2 * i + 2, 2 * i:2 * i + 2] = [[c, -s % PRIME], [s % PRIME, c]]
+        R[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[c, -s % PRIME], [s % PRIME, c]]
     return R
 
 
@@ -83,7 +83,9 @@ def _scores_seen(attention, parameters, R, basis):
                 first = M[-1].copy() if first is None else first
                 if a.score in ("softmax", "alibi"):
                     M[-1] = (M[-1] - first) % PRIME
-            if a.score == "sink":  # a score enters as s - sink: the constant part of s is known beside it only
+            if (
+                a.score == "sink"
+            ):  # a score enters as s - sink: the constant part of s is known beside it only
                 M = np.pad(M, ((0, "k" not in a.bias), (0, "q" not in a.bias)))
                 M[-1, -1] = (M[-1, -1] - parameters["sink"][h]) % PRIME
             yield M
@@ -99,7 +101,9 @@ def _values_seen(attention, parameters, basis):
         group = h // (a.H // a.G)
         yield _matmul(parameters["W_O"][h], V[group])
         if "v" in a.bias and not told_apart:
-            pooled = (pooled + _matmul(parameters["W_O"][h], parameters["b_V"][group][:, None])[:, 0]) % PRIME
+            pooled = (
+                pooled + _matmul(parameters["W_O"][h], parameters["b_V"][group][:, None])[:, 0]
+            ) % PRIME
     yield pooled
 
 
@@ -110,16 +114,27 @@ def exact_nullity(attention, *, seed=0):
     those is not polynomial.
     """
     a = attention
-    require(a.qk_norm is None, "qk_norm", a.qk_norm, "normalised scores are not polynomial in the weights")
-    require(not (a.inputs == "centred" and a.E == 2 and a.score == "softcap" and "k" in a.bias), "embed_dim", a.E,
-            "centred pairs take two values only, so that soft-capped scores are not known as polynomials")
+    require(
+        a.qk_norm is None,
+        "qk_norm",
+        a.qk_norm,
+        "normalised scores are not polynomial in the weights",
+    )
+    require(
+        not (a.inputs == "centred" and a.E == 2 and a.score == "softcap" and "k" in a.bias),
+        "embed_dim",
+        a.E,
+        "centred pairs take two values only, so that soft-capped scores are not known as polynomials",
+    )
     rng = np.random.default_rng(seed)
     R, basis = _rotation(a, rng), _input_basis(a)
     point = rng.integers(0, PRIME, a.parameters)
 
     def seen(vector):
         parts = np.split(vector, np.cumsum([math.prod(shape) for shape in a.shapes.values()])[:-1])
-        parameters = {name: part.reshape(shape) for (name, shape), part in zip(a.shapes.items(), parts)}
+        parameters = {
+            name: part.reshape(shape) for (name, shape), part in zip(a.shapes.items(), parts)
+        }
         outputs = (*_scores_seen(a, parameters, R, basis), *_values_seen(a, parameters, basis))
         return np.concatenate([output.ravel() for output in outputs])
 

@@ -32,8 +32,18 @@ def product_kernel(K, Q):
     S = torch.cat([u * torch.eye(d * d, dtype=K.dtype).view(-1, d, d) for u in units])
     dK, dQ = [-S.mH @ K], [S @ Q]
     for beyond, other in ((K, Q), (Q, K)):
-        outside = torch.linalg.svd(beyond).U[:, min(beyond.shape):].T  # (d - rank, d), empty in the usual case
-        wide = torch.cat([u * torch.einsum("kd,ce->kcde", outside, torch.eye(other.shape[1], dtype=K.dtype)).flatten(0, 1) for u in units])
+        outside = (
+            torch.linalg.svd(beyond).U[:, min(beyond.shape) :].T
+        )  # (d - rank, d), empty in the usual case
+        wide = torch.cat(
+            [
+                u
+                * torch.einsum(
+                    "kd,ce->kcde", outside, torch.eye(other.shape[1], dtype=K.dtype)
+                ).flatten(0, 1)
+                for u in units
+            ]
+        )
         still = wide.new_zeros(len(wide), *beyond.shape)
         dK.append(wide if other is K else still)
         dQ.append(wide if other is Q else still)

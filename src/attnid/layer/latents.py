@@ -45,9 +45,21 @@ class LatentAttention:
             rank = getattr(self, field)
             if field == "kv_rank" or rank is not None:
                 require_size(field, rank, 2)
-                require(rank <= self.embed_dim, field, rank, f"a latent wider than embed_dim={self.embed_dim} is not counted")
-        good = isinstance(self.rotary, (tuple, list)) and all(is_finite(f) and 0 < f < math.pi for f in self.rotary)
-        require(good and len(set(self.rotary)) == len(self.rotary), "rotary", self.rotary, "must list distinct angles in (0, pi)")
+                require(
+                    rank <= self.embed_dim,
+                    field,
+                    rank,
+                    f"a latent wider than embed_dim={self.embed_dim} is not counted",
+                )
+        good = isinstance(self.rotary, (tuple, list)) and all(
+            is_finite(f) and 0 < f < math.pi for f in self.rotary
+        )
+        require(
+            good and len(set(self.rotary)) == len(self.rotary),
+            "rotary",
+            self.rotary,
+            "must list distinct angles in (0, pi)",
+        )
         object.__setattr__(self, "rotary", tuple(float(f) for f in self.rotary))
 
     @property
@@ -58,10 +70,29 @@ class LatentAttention:
     @property
     def shapes(self):
         """Name -> shape of every parameter. D: down to a latent, gain: of its norm, Q, K, V: per head, R: turned, O: outputs."""
-        E, H, r, n, C, t = self.embed_dim, self.heads, self.kv_rank, self.still_dim, self.value_dim, 2 * len(self.rotary)
-        down = {} if self.query_rank is None else {"W_DQ": (self.query_rank, E), "gain_DQ": (self.query_rank,)}
-        return down | {"W_Q": (H, n, self.query_width), "W_QR": (H, t, self.query_width), "W_DKV": (r, E), "gain_DKV": (r,),
-                       "W_K": (H, n, r), "W_KR": (t, E), "W_V": (H, C, r), "W_O": (H, E, C)}
+        E, H, r, n, C, t = (
+            self.embed_dim,
+            self.heads,
+            self.kv_rank,
+            self.still_dim,
+            self.value_dim,
+            2 * len(self.rotary),
+        )
+        down = (
+            {}
+            if self.query_rank is None
+            else {"W_DQ": (self.query_rank, E), "gain_DQ": (self.query_rank,)}
+        )
+        return down | {
+            "W_Q": (H, n, self.query_width),
+            "W_QR": (H, t, self.query_width),
+            "W_DKV": (r, E),
+            "gain_DKV": (r,),
+            "W_K": (H, n, r),
+            "W_KR": (t, E),
+            "W_V": (H, C, r),
+            "W_O": (H, E, C),
+        }
 
     @property
     def parameters(self):
@@ -71,9 +102,15 @@ class LatentAttention:
     def random_parameters(self, seed=0):
         """Random float64 parameters, name -> tensor: weights normal over the root of their input width, gains in [0.5, 1.5]."""
         generator = torch.Generator().manual_seed(seed)
-        draw = lambda shape: torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(shape[-1])
-        return {name: 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64) if name.startswith("gain") else draw(shape)
-                for name, shape in self.shapes.items()}
+        draw = lambda shape: (
+            torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(shape[-1])
+        )
+        return {
+            name: 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
+            if name.startswith("gain")
+            else draw(shape)
+            for name, shape in self.shapes.items()
+        }
 
 
 def count_latent(a):
@@ -83,10 +120,12 @@ def count_latent(a):
     take over. The products of what reads a latent lose what any product loses, and each turned plane one complex number.
     """
     q, r = a.query_width, a.kv_rank
-    terms = {"value-output maps": a.heads * pair_rank_loss(a.value_dim, r, a.embed_dim),
-             "query-key maps": a.heads * pair_rank_loss(a.still_dim, r, q)
-             + 2 * len(a.rotary) * pair_rank_loss(1, a.embed_dim, a.heads * q),
-             "key-value latent": r * (r + 1) // 2 + 1}
+    terms = {
+        "value-output maps": a.heads * pair_rank_loss(a.value_dim, r, a.embed_dim),
+        "query-key maps": a.heads * pair_rank_loss(a.still_dim, r, q)
+        + 2 * len(a.rotary) * pair_rank_loss(1, a.embed_dim, a.heads * q),
+        "key-value latent": r * (r + 1) // 2 + 1,
+    }
     if a.query_rank is not None:
         terms["query latent"] = q * (q + 1) // 2 + 1
     return Count(a.parameters, terms)
@@ -103,8 +142,15 @@ def forward_latent(a, p, x):
     per_head = lambda W, c: torch.einsum("...lr,hdr->...hld", c, W)
     c_q = x if a.query_rank is None else latent(p["W_DQ"], p["gain_DQ"], x)
     c = latent(p["W_DKV"], p["gain_DKV"], x)
-    turned_q, turned_k = rotate(a, per_head(p["W_QR"], c_q)), rotate(a, x @ p["W_KR"].mT).unsqueeze(-3)    # one key for all heads
-    s = per_head(p["W_Q"], c_q) @ per_head(p["W_K"], c).mT + turned_q @ turned_k.mT                        # (..., H, L, L)
+    turned_q, turned_k = (
+        rotate(a, per_head(p["W_QR"], c_q)),
+        rotate(a, x @ p["W_KR"].mT).unsqueeze(-3),
+    )  # one key for all heads
+    s = (
+        per_head(p["W_Q"], c_q) @ per_head(p["W_K"], c).mT + turned_q @ turned_k.mT
+    )  # (..., H, L, L)
     later = torch.ones(s.shape[-2:], dtype=torch.bool).triu(1)
-    weights = (s / math.sqrt(a.still_dim + 2 * len(a.rotary))).masked_fill(later, -torch.inf).softmax(-1)
+    weights = (
+        (s / math.sqrt(a.still_dim + 2 * len(a.rotary))).masked_fill(later, -torch.inf).softmax(-1)
+    )
     return torch.einsum("...hlc,hec->...le", weights @ per_head(p["W_V"], c), p["W_O"])

@@ -20,7 +20,9 @@ MIN_GAP = 1e6  # below this ratio a cut between kept and dropped singular values
 NOISE = 1e-12  # no singular value above this share of the largest is ever dropped
 MAX_RESIDUAL = 1e-9  # a fresh sequence may change along a dropped direction by no more
 MAX_ATTEMPTS = 4
-WELL_CONDITIONED = 1e-2  # what of the weighted values is above this share of the largest is projected out
+WELL_CONDITIONED = (
+    1e-2  # what of the weighted values is above this share of the largest is projected out
+)
 MIN_ANGLE = 1e-5  # radians; rotations closer than this can't be told apart over the sequences drawn
 MIN_SCORE = 1e-7  # where scores differ by less than this, every softmax is as good as uniform
 MAX_SCORE = 20  # where scores differ by more than this, a softmax or a tanh has lost its derivative to rounding
@@ -51,7 +53,10 @@ class Measurement:
 
 def _parameter_scales(parameters):
     # derivatives are taken relative to a parameter's own size, so that units do not matter
-    return {name: tensor.square().mean().sqrt().clamp_min(torch.finfo(tensor.dtype).tiny) for name, tensor in parameters.items()}
+    return {
+        name: tensor.square().mean().sqrt().clamp_min(torch.finfo(tensor.dtype).tiny)
+        for name, tensor in parameters.items()
+    }
 
 
 def _hidden_jacobian(attention, parameters, x):
@@ -63,7 +68,9 @@ def _hidden_jacobian(attention, parameters, x):
         return attend(attention, extras, q, k, v).transpose(-2, -3).flatten(-2)  # (L, HC)
 
     z = hidden(q, k, v, extras)
-    derivative = torch.func.vmap(torch.func.jacrev(hidden, argnums=(0, 1, 2, 3)), in_dims=(0, 0, 0, None))(q, k, v, extras)
+    derivative = torch.func.vmap(
+        torch.func.jacrev(hidden, argnums=(0, 1, 2, 3)), in_dims=(0, 0, 0, None)
+    )(q, k, v, extras)
     blocks = {}
     for letter, d in zip("QKV", derivative):  # (B, L, HC, heads, M, D)
         blocks["W_" + letter] = torch.einsum("blohmd,bmi->blohdi", d, x).flatten(3)
@@ -81,7 +88,9 @@ def jacobian_blocks(attention, parameters, x):
     scales = _parameter_scales(parameters)
     z, blocks = _hidden_jacobian(attention, parameters, x)
     W = parameters["W_O"].permute(1, 0, 2).flatten(1)  # (E, HC)
-    hidden = torch.cat([blocks[n] * scales[n] for n in parameters if n not in OUTPUT], -1)  # (B, L, HC, P')
+    hidden = torch.cat(
+        [blocks[n] * scales[n] for n in parameters if n not in OUTPUT], -1
+    )  # (B, L, HC, P')
     Z = z.flatten(0, 1) * scales["W_O"]
     if "b_O" in parameters:
         Z = torch.cat((Z, scales["b_O"].expand(len(Z), 1)), 1)
@@ -99,8 +108,10 @@ def cut(spectrum):
     ratios[padded[1:] > NOISE * spectrum[0]] = 0
     gap, index = ratios.max(0)
     if not gap >= MIN_GAP:
-        raise NoGapError(f"gap={gap.item():.1e}: the singular values have no gap of {MIN_GAP:.0e} to cut at; "
-                         "the weights are too badly scaled, or the scores saturate")
+        raise NoGapError(
+            f"gap={gap.item():.1e}: the singular values have no gap of {MIN_GAP:.0e} to cut at; "
+            "the weights are too badly scaled, or the scores saturate"
+        )
     return int(index) + 1, float(gap)
 
 
@@ -132,7 +143,11 @@ def _decompose(Z, B, seed):
     B = B - (U[:, :r] @ shadow.flatten(1)).view_as(B)
     R = torch.linalg.qr(B.flatten(0, 1), mode="r").R
     R = torch.cat((R, R.new_zeros(R.shape[1] - len(R), R.shape[1])))
-    spectrum = torch.cat((s[:r].repeat_interleave(E), torch.linalg.svdvals(R))).sort(descending=True).values
+    spectrum = (
+        torch.cat((s[:r].repeat_interleave(E), torch.linalg.svdvals(R)))
+        .sort(descending=True)
+        .values
+    )
     rank, gap = cut(spectrum)
     X = _triangular_null_space(R, len(spectrum) - rank, seed)
     strong = -torch.einsum("kc,kew,wn->nec", Vt[:r] / s[:r, None], shadow, X)
@@ -143,7 +158,7 @@ def _decompose(Z, B, seed):
 def _name_directions(attention, parameters, over_Z, over_B):
     """Null directions as name -> (nullity, *shape), in the parameters' own units and in the description's order."""
     scales, H, C = _parameter_scales(parameters), attention.H, attention.C
-    directions = {"W_O": over_Z[..., :H * C].unflatten(-1, (H, C)).transpose(1, 2)}
+    directions = {"W_O": over_Z[..., : H * C].unflatten(-1, (H, C)).transpose(1, 2)}
     if "b_O" in parameters:
         directions["b_O"] = over_Z[..., -1]
     rest = [name for name in parameters if name not in OUTPUT]
@@ -155,11 +170,18 @@ def _name_directions(attention, parameters, over_Z, over_B):
 def input_scale(attention, parameters, seed=0):
     """The power of two, as near one as may be, by which to scale free inputs so that scores spread by about one."""
     if attention.qk_norm is not None:
-        return 8.0 if attention.D > 1 else 1024.0  # normalised scores are bounded; no bias should decide all signs of a lone number
+        return (
+            8.0 if attention.D > 1 else 1024.0
+        )  # normalised scores are bounded; no bias should decide all signs of a lone number
     plain = replace(attention, score="softmax", causal=False)
     x = random_inputs(attention, 16, 4, seed)
     powers = 2.0 ** torch.arange(-30, 31, dtype=torch.float64)
-    spreads = torch.stack([scores(plain, parameters, *project(plain, parameters, t * x)[:2]).std(0).mean((-1, -2)) for t in powers])
+    spreads = torch.stack(
+        [
+            scores(plain, parameters, *project(plain, parameters, t * x)[:2]).std(0).mean((-1, -2))
+            for t in powers
+        ]
+    )
     cost = spreads.log().abs().mean(-1) + 0.1 * powers.log().abs()
     return float(powers[cost.nan_to_num(torch.inf).argmin()])
 
@@ -169,7 +191,9 @@ def _largest_change(null, Z, B):
     over_Z, over_B = null
     image = torch.einsum("tc,nec->nte", Z, over_Z) + torch.einsum("tew,nw->nte", B, over_B)
     length = (over_Z.flatten(1).square().sum(1) + over_B.square().sum(1)).sqrt()
-    typical = ((B.square().sum() + B.shape[1] * Z.square().sum()) / (B.shape[2] + B.shape[1] * Z.shape[1])).sqrt()
+    typical = (
+        (B.square().sum() + B.shape[1] * Z.square().sum()) / (B.shape[2] + B.shape[1] * Z.shape[1])
+    ).sqrt()
     return float((image.flatten(1).norm(dim=1) / length).max() / typical)
 
 
@@ -179,19 +203,31 @@ def _refuse_what_rounding_hides(attention, parameters, x):
         if name.startswith("W") and not tensor.any():
             raise NoGapError(f"{name}: all entries are zero, and what meets them can't be measured")
     angles = [0.0, *(abs(math.remainder(f, 2 * math.pi)) for f in attention.rotary), math.pi]
-    near = [(a, b) for a, b in itertools.combinations(sorted(angles), 2) if SAME_ANGLE < b - a < MIN_ANGLE]
+    near = [
+        (a, b)
+        for a, b in itertools.combinations(sorted(angles), 2)
+        if SAME_ANGLE < b - a < MIN_ANGLE
+    ]
     if near:
-        raise NoGapError(f"rotary: angles {near[0][0]!r} and {near[0][1]!r} (modulo sign and 2 pi) differ, but too little to be measured")
-    s = scores(replace(attention, score="softmax"), parameters, *project(attention, parameters, x)[:2])
+        raise NoGapError(
+            f"rotary: angles {near[0][0]!r} and {near[0][1]!r} (modulo sign and 2 pi) differ, but too little to be measured"
+        )
+    s = scores(
+        replace(attention, score="softmax"), parameters, *project(attention, parameters, x)[:2]
+    )
     if not shift_is_seen(attention):
         s = s - s.mean(-1, keepdim=True)
     typical = s.abs().transpose(0, 1).flatten(1).median(1).values
     if not typical.max() < MAX_SCORE:
-        raise NoGapError(f"parameters: the scores saturate (they differ by {typical.max():.1e}), which hides what moves them; "
-                         "scale W_Q or W_K down")
+        raise NoGapError(
+            f"parameters: the scores saturate (they differ by {typical.max():.1e}), which hides what moves them; "
+            "scale W_Q or W_K down"
+        )
     if typical.min() < MIN_SCORE:
-        raise NoGapError(f"parameters: the scores vanish (they differ by {typical.min():.1e}), which hides what moves them; "
-                         "scale W_Q or W_K up")
+        raise NoGapError(
+            f"parameters: the scores vanish (they differ by {typical.min():.1e}), which hides what moves them; "
+            "scale W_Q or W_K up"
+        )
 
 
 def plan(attention):
@@ -202,7 +238,9 @@ def plan(attention):
     """
     a = attention
     length = 6 + 2 * len(a.rotary) + min(a.E // a.H, 32) + 2 * a.H * (a.input_rank == 1)
-    seen = range(1, length + 1) if a.causal else [length] * (2 if a.input_rank == 1 else length)  # equal queries see alike
+    seen = (
+        range(1, length + 1) if a.causal else [length] * (2 if a.input_rank == 1 else length)
+    )  # equal queries see alike
     rows = sum(min(a.E, a.H * (keys - 1)) for keys in seen)
     columns = sum(math.prod(shape) for name, shape in a.shapes.items() if name not in OUTPUT)
     return math.ceil(1.1 * columns / rows + (a.H * a.C + 1) / length) + 1, length
@@ -224,17 +262,35 @@ def measure(attention, *, seed=0, parameters=None):
     parameters = attention.random_parameters(seed) if parameters is None else parameters
     parameters = attention.check_parameters(parameters)
     scale = input_scale(attention, parameters)
-    _refuse_what_rounding_hides(attention, parameters, random_inputs(attention, 16, 8, seed, scale=scale))
+    _refuse_what_rounding_hides(
+        attention, parameters, random_inputs(attention, 16, 8, seed, scale=scale)
+    )
     batch, length = plan(attention)
     for _ in range(MAX_ATTEMPTS):
-        Z, B = jacobian_blocks(attention, parameters, random_inputs(attention, batch, length, seed + 1, scale=scale))
+        Z, B = jacobian_blocks(
+            attention, parameters, random_inputs(attention, batch, length, seed + 1, scale=scale)
+        )
         if not (torch.isfinite(Z).all() and torch.isfinite(B).all()):
             raise NoGapError("parameters: the outputs or their derivatives overflow")
         spectrum, rank, gap, null = _decompose(Z, B, seed)
-        fresh = random_inputs(attention, 2 if attention.input_rank > 1 else batch, 2 * length, seed + 2, scale=scale)
+        fresh = random_inputs(
+            attention, 2 if attention.input_rank > 1 else batch, 2 * length, seed + 2, scale=scale
+        )
         residual = _largest_change(null, *jacobian_blocks(attention, parameters, fresh))
         if residual < MAX_RESIDUAL:
             names = _name_directions(attention, parameters, *null)
-            return Measurement(attention.parameters, rank, attention.parameters - rank, gap, spectrum, residual, batch, length, names)
+            return Measurement(
+                attention.parameters,
+                rank,
+                attention.parameters - rank,
+                gap,
+                spectrum,
+                residual,
+                batch,
+                length,
+                names,
+            )
         batch, length = batch + batch // 2, length + 6
-    raise NoGapError(f"residual={residual:.1e}: fresh sequences still change the outputs along directions that seemed idle")
+    raise NoGapError(
+        f"residual={residual:.1e}: fresh sequences still change the outputs along directions that seemed idle"
+    )

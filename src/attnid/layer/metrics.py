@@ -38,9 +38,15 @@ def step_products(W, W_next):
 def metrics_of_products(queries, keys):
     """What head_metrics returns, from the step_products of both factors."""
     (P, cross_Q, square_Q), (K, cross_K, square_K) = queries, keys
-    (p, k), (U_Q, U_K) = torch.linalg.eigh(torch.stack((P, K)))  # (2, ..., D), ascending, and (2, ..., D, D)
-    R = U_K.mT @ (cross_Q - cross_K.mT) @ U_Q  # S P + K S = dQ W_Q^T - W_K dK^T, in the eigenbases of K and P
-    change = cross_Q + cross_Q.mT + square_Q - cross_K - cross_K.mT - square_K  # of P - K, without a difference of large numbers
+    (p, k), (U_Q, U_K) = torch.linalg.eigh(
+        torch.stack((P, K))
+    )  # (2, ..., D), ascending, and (2, ..., D, D)
+    R = (
+        U_K.mT @ (cross_Q - cross_K.mT) @ U_Q
+    )  # S P + K S = dQ W_Q^T - W_K dK^T, in the eigenbases of K and P
+    change = (
+        cross_Q + cross_Q.mT + square_Q - cross_K - cross_K.mT - square_K
+    )  # of P - K, without a difference of large numbers
     return {
         "rho": _null_share(R, k[..., :, None] + p[..., None, :], trace(square_Q + square_K)),
         "beta": torch.linalg.matrix_norm(P - K),
@@ -72,9 +78,22 @@ def _checked(**weights):
     for name, W in weights.items():
         real = isinstance(W, torch.Tensor) and W.is_floating_point()
         require(real, name, getattr(W, "dtype", type(W)), "must be a tensor of real numbers")
-        require(W.dim() >= 2 and min(W.shape[-2:]) >= 1, name, tuple(W.shape), "shape must be (..., D, E)")
+        require(
+            W.dim() >= 2 and min(W.shape[-2:]) >= 1,
+            name,
+            tuple(W.shape),
+            "shape must be (..., D, E)",
+        )
         shape = shape or tuple(W.shape)
-        require(tuple(W.shape) == shape, name, tuple(W.shape), f"shape must be that of {next(iter(weights))}, {shape}")
+        require(
+            tuple(W.shape) == shape,
+            name,
+            tuple(W.shape),
+            f"shape must be that of {next(iter(weights))}, {shape}",
+        )
         if not torch.isfinite(W.sum()):  # one quick pass in the usual case
             require_finite(name, W)
-    return [W.detach().to("cpu" if W.device.type == "mps" else W.device).double().contiguous() for W in weights.values()]
+    return [
+        W.detach().to("cpu" if W.device.type == "mps" else W.device).double().contiguous()
+        for W in weights.values()
+    ]

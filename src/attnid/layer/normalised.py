@@ -59,7 +59,9 @@ def seen(attention, parameters):
     if "gain_Q" in parameters:
         K, Q = parameters["gain_K"][..., None] * K, parameters["gain_Q"][..., None] * Q
     a_of_head = a.repeat_interleave(sharing, 0) if len(a) > 1 else a
-    products = [m / (a_of_head * b).sqrt() for m in _products(attention, K.repeat_interleave(sharing, 0), Q)]
+    products = [
+        m / (a_of_head * b).sqrt() for m in _products(attention, K.repeat_interleave(sharing, 0), Q)
+    ]
     return torch.cat([part.flatten() for part in (*products, A / a, B / b)])
 
 
@@ -70,9 +72,16 @@ def seen_kernel(attention, parameters):
     """
     names = [n for n in attention.shapes if n in QUERY_KEY]
     size = sum(parameters[n].numel() for n in names)
-    require(size <= MAX_SIZE, "qk_norm", attention.qk_norm, f"heads wider than their inputs have no closed form with this norm, "
-            f"and {size:,} query-key parameters are too many to look through (at most {MAX_SIZE:,})")
-    jacobian = torch.func.jacrev(lambda p: seen(attention, parameters | p))({n: parameters[n] for n in names})
+    require(
+        size <= MAX_SIZE,
+        "qk_norm",
+        attention.qk_norm,
+        f"heads wider than their inputs have no closed form with this norm, "
+        f"and {size:,} query-key parameters are too many to look through (at most {MAX_SIZE:,})",
+    )
+    jacobian = torch.func.jacrev(lambda p: seen(attention, parameters | p))(
+        {n: parameters[n] for n in names}
+    )
     J = torch.cat([jacobian[n].flatten(1) for n in names], 1)
     values, Vh = torch.linalg.svd(J, full_matrices=True)[1:]
     rank = int((values > 1e-9 * values[0]).sum())

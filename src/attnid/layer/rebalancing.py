@@ -31,10 +31,20 @@ def rebalance(W_Q, W_K, b_Q=None, b_K=None, *, rotary=()):
     _check(W_Q, W_K, b_Q, b_K)
     blocks = isotypes(Attention(W_Q.shape[-1], 1, head_dim=W_Q.shape[-2], rotary=rotary))
     given = [W_Q, W_K] if b_Q is None else [W_Q, W_K, b_Q.unsqueeze(-1), b_K.unsqueeze(-1)]
-    moved = [t.detach().to("cpu" if t.device.type == "mps" else t.device, torch.float64, copy=True) for t in given]
-    scales = torch.cat([_balance_block(block, moved) for block in blocks], -1)  # (..., n), the singular values of S
+    moved = [
+        t.detach().to("cpu" if t.device.type == "mps" else t.device, torch.float64, copy=True)
+        for t in given
+    ]
+    scales = torch.cat(
+        [_balance_block(block, moved) for block in blocks], -1
+    )  # (..., n), the singular values of S
     condition = (scales.amax(-1) / scales.amin(-1)).masked_fill(scales.amin(-1) == 0, torch.inf)
-    require(b_Q is None or bool(torch.isfinite(condition).all()), "W_K^T W_Q", "rank below D", "biases cannot be carried along")
+    require(
+        b_Q is None or bool(torch.isfinite(condition).all()),
+        "W_K^T W_Q",
+        "rank below D",
+        "biases cannot be carried along",
+    )
     result = Balanced(new.view(old.shape).to(old) for new, old in zip(moved, (W_Q, W_K, b_Q, b_K)))
     result.condition = condition
     return result
@@ -57,7 +67,10 @@ def balance(Q, K):
     root, inverse = s.sqrt(), s.rsqrt().masked_fill(s == 0, 0)
     new_Q, new_K = root * (Vh @ O_Q.mH), root * (U.mH @ O_K.mH)
     Z = _nearest_isometry(Q @ new_Q.mH + K @ new_K.mH)
-    S, dual = Z @ (inverse * (U.mH @ R_K)), Z @ (inverse * (Vh @ R_Q))  # R_Q^{-H} = V diag(1 / s) U^H R_K
+    S, dual = (
+        Z @ (inverse * (U.mH @ R_K)),
+        Z @ (inverse * (Vh @ R_Q)),
+    )  # R_Q^{-H} = V diag(1 / s) U^H R_K
     determined = (s[..., -1:, :] > 0) & (s.shape[-2] == Q.shape[-2])
     return Z @ new_Q, Z @ new_K, S, dual, torch.linalg.svdvals(S) * determined.squeeze(-1)
 
@@ -93,8 +106,18 @@ def _check(W_Q, W_K, b_Q, b_K):
         real = isinstance(t, torch.Tensor) and t.is_floating_point()
         require(real, name, getattr(t, "dtype", type(t)), "must be a tensor of real numbers")
         if name == "W_Q":
-            require(t.dim() >= 2 and min(t.shape[-2:]) >= 1, name, tuple(t.shape), "shape must be (..., D, E)")
+            require(
+                t.dim() >= 2 and min(t.shape[-2:]) >= 1,
+                name,
+                tuple(t.shape),
+                "shape must be (..., D, E)",
+            )
         shape = tuple(W_Q.shape) if name[0] == "W" else tuple(W_Q.shape[:-1])
         require(tuple(t.shape) == shape, name, tuple(t.shape), f"shape must be {shape}")
         require_finite(name, t)
-    require((b_Q is None) == (b_K is None), "b_Q" if b_Q is None else "b_K", None, "give both biases or neither")
+    require(
+        (b_Q is None) == (b_K is None),
+        "b_Q" if b_Q is None else "b_K",
+        None,
+        "give both biases or neither",
+    )

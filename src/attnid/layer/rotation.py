@@ -39,6 +39,8 @@ def isotypes(attention):
     while turning:
         angle = min(abs(turns[i]) for i in turning)
         alike = [i for i in turning if abs(turns[i]) - angle < SAME_ANGLE]
-        found.append(Isotype(angle, pairs(alike), tuple(1.0 if turns[i] > 0 else -1.0 for i in alike)))
+        found.append(
+            Isotype(angle, pairs(alike), tuple(1.0 if turns[i] > 0 else -1.0 for i in alike))
+        )
         turning = [i for i in turning if i not in alike]
     return [isotype for isotype in found if isotype.coordinates]

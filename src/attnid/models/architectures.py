@@ -13,7 +13,11 @@ from .families import DEFAULTS, FAMILIES
 from ..files import read_json
 from ..layer.latents import LatentAttention, count_latent
 
-WRAPPERS = ("gemma3", "llava", "mistral3")  # their language model is an ordinary one, described in text_config
+WRAPPERS = (
+    "gemma3",
+    "llava",
+    "mistral3",
+)  # their language model is an ordinary one, described in text_config
 CIRCUITS = ("query-key", "value-output", "latents")
 ALWAYS = "inputs are taken as free: what the norm before a layer hides belongs to the whole network"
 NO_EPSILON = "the epsilon of the norms of queries, keys or latents is taken as 0; a real one leaves the scale directions nearly idle"
@@ -50,15 +54,27 @@ def read_architecture(source):
     outer = config.get("model_type")
     notes = []
     if outer in WRAPPERS:
-        require(isinstance(config.get("text_config"), dict), "text_config", config.get("text_config"), f"is what a {outer} is read from")
+        require(
+            isinstance(config.get("text_config"), dict),
+            "text_config",
+            config.get("text_config"),
+            f"is what a {outer} is read from",
+        )
         config = {"_name_or_path": config.get("_name_or_path")} | config["text_config"]
         notes = ["only the language model is counted, not what reads images"]
     model_type = config.get("model_type")
-    require(isinstance(model_type, str) and model_type in FAMILIES, "model_type", model_type, f"is not one of {', '.join(FAMILIES)}")
+    require(
+        isinstance(model_type, str) and model_type in FAMILIES,
+        "model_type",
+        model_type,
+        f"is not one of {', '.join(FAMILIES)}",
+    )
     fields = Fields(config, DEFAULTS.get(model_type, {}))
     layers = tuple(FAMILIES[model_type](fields))
     notes += fields.notes + [ALWAYS] + [NO_EPSILON] * any(_has_norm(layer) for _, layer in layers)
-    return Architecture(str(name or config.get("_name_or_path") or model_type), model_type, layers, tuple(notes))
+    return Architecture(
+        str(name or config.get("_name_or_path") or model_type), model_type, layers, tuple(notes)
+    )
 
 
 def load_atlas():
@@ -97,59 +113,109 @@ def circuit_of(name):
     """The circuit that a parameter or a term of a count belongs to. What makes a latent stands apart: both circuits may read it."""
     if name in ("W_DQ", "gain_DQ", "W_DKV", "gain_DKV", "query latent", "key-value latent"):
         return "latents"
-    return "value-output" if name in ("W_V", "b_V", "W_O", "b_O", "value-output maps", "value bias") else "query-key"
+    return (
+        "value-output"
+        if name in ("W_V", "b_V", "W_O", "b_O", "value-output maps", "value bias")
+        else "query-key"
+    )
 
 
 def circuits(layer):
     """Circuit -> Count of one description: the parameters and the terms that belong to it."""
     terms, parts = count_layer(layer).terms, {}
-    for circuit in CIRCUITS[:3 if isinstance(layer, LatentAttention) else 2]:
+    for circuit in CIRCUITS[: 3 if isinstance(layer, LatentAttention) else 2]:
         mine = [shape for name, shape in layer.shapes.items() if circuit_of(name) == circuit]
-        parts[circuit] = Count(sum(map(math.prod, mine)), {n: d for n, d in terms.items() if circuit_of(n) == circuit})
+        parts[circuit] = Count(
+            sum(map(math.prod, mine)), {n: d for n, d in terms.items() if circuit_of(n) == circuit}
+        )
     return parts
 
 
 def describe(layer):
     """One description in a line."""
     if isinstance(layer, LatentAttention):
-        queries = "no query latent" if layer.query_rank is None else f"query latent {layer.query_rank}"
-        return (f"E={layer.embed_dim} H={layer.heads} key-value latent {layer.kv_rank}, {queries}, heads {layer.still_dim} still + "
-                f"{2 * len(layer.rotary)} turned, values {layer.value_dim}")
+        queries = (
+            "no query latent" if layer.query_rank is None else f"query latent {layer.query_rank}"
+        )
+        return (
+            f"E={layer.embed_dim} H={layer.heads} key-value latent {layer.kv_rank}, {queries}, heads {layer.still_dim} still + "
+            f"{2 * len(layer.rotary)} turned, values {layer.value_dim}"
+        )
     words = [f"E={layer.E} H={layer.H} G={layer.G} D={layer.D}"]
     words += [f"{2 * len(layer.rotary)} of {layer.D} coordinates turn"] * bool(layer.rotary)
-    words += [f"biases {layer.bias}"] * bool(layer.bias) + [f"qk_norm {layer.qk_norm}"] * bool(layer.qk_norm)
-    words += [f"score {layer.score}"] * (layer.score != "softmax") + ["not causal"] * (not layer.causal)
+    words += [f"biases {layer.bias}"] * bool(layer.bias) + [f"qk_norm {layer.qk_norm}"] * bool(
+        layer.qk_norm
+    )
+    words += [f"score {layer.score}"] * (layer.score != "softmax") + ["not causal"] * (
+        not layer.causal
+    )
     return ", ".join(words)
 
 
 def _numbers(counted):
-    return {"parameters": counted.parameters, "unidentified": counted.unidentified, "share_identified": counted.share,
-            "terms": counted.terms}
+    return {
+        "parameters": counted.parameters,
+        "unidentified": counted.unidentified,
+        "share_identified": counted.share,
+        "terms": counted.terms,
+    }
 
 
 def report(architecture):
     """All the numbers of the table as plain data: what `python -m attnid count --json` prints."""
-    rows = [{"kind": kind, "layers": number, "description": asdict(layer) | {"rotary": list(layer.rotary)},
-             "layer": _numbers(count_layer(layer)), "circuits": {circuit: _numbers(part) for circuit, part in circuits(layer).items()}}
-            for (kind, layer), number in architecture.kinds.items()]
-    both = {c: add_up((circuits(layer)[c], n) for (_, layer), n in architecture.kinds.items() if c in circuits(layer)) for c in CIRCUITS}
-    return {"name": architecture.name, "model_type": architecture.model_type, "notes": list(architecture.notes), "kinds": rows,
-            "total": _numbers(architecture.total), "circuits": {c: _numbers(part) for c, part in both.items() if part.parameters}}
+    rows = [
+        {
+            "kind": kind,
+            "layers": number,
+            "description": asdict(layer) | {"rotary": list(layer.rotary)},
+            "layer": _numbers(count_layer(layer)),
+            "circuits": {circuit: _numbers(part) for circuit, part in circuits(layer).items()},
+        }
+        for (kind, layer), number in architecture.kinds.items()
+    ]
+    both = {
+        c: add_up(
+            (circuits(layer)[c], n)
+            for (_, layer), n in architecture.kinds.items()
+            if c in circuits(layer)
+        )
+        for c in CIRCUITS
+    }
+    return {
+        "name": architecture.name,
+        "model_type": architecture.model_type,
+        "notes": list(architecture.notes),
+        "kinds": rows,
+        "total": _numbers(architecture.total),
+        "circuits": {c: _numbers(part) for c, part in both.items() if part.parameters},
+    }
 
 
 def _lines(title, whole, parts):
     yield title, f"{'parameters':>16}{'unidentified':>16}{'identified':>13}   because of"
     for name, numbers in {**parts, "together": whole}.items():
-        because = ", ".join(f"{term} {n:,}" for term, n in numbers["terms"].items()) if name != "together" else ""
-        yield f"  {name}", (f"{numbers['parameters']:16,}{numbers['unidentified']:16,}"
-                            f"{100 * numbers['share_identified']:12.3f}%   {because}").rstrip()
+        because = (
+            ", ".join(f"{term} {n:,}" for term, n in numbers["terms"].items())
+            if name != "together"
+            else ""
+        )
+        yield (
+            f"  {name}",
+            (
+                f"{numbers['parameters']:16,}{numbers['unidentified']:16,}"
+                f"{100 * numbers['share_identified']:12.3f}%   {because}"
+            ).rstrip(),
+        )
 
 
 def table(architecture):
     """The counts as a table of text: one layer of each kind, all layers, and what was taken for granted."""
     data, lines = report(architecture), []
     for row, (_, layer) in zip(data["kinds"], architecture.kinds):
-        lines += [("", f"{row['kind']}, {row['layers']} layers: {describe(layer)}"), *_lines("one layer", row["layer"], row["circuits"])]
+        lines += [
+            ("", f"{row['kind']}, {row['layers']} layers: {describe(layer)}"),
+            *_lines("one layer", row["layer"], row["circuits"]),
+        ]
     lines += [("", ""), *_lines("all layers", data["total"], data["circuits"])]
     body = [f"{left:14}{right}" if left else right for left, right in lines]
     head = f"{architecture.name} ({architecture.model_type}), {len(architecture.layers)} attention layers"

@@ -10,7 +10,14 @@ from .folders import open_model
 from ..layer.rebalancing import SINGULAR, rows_of
 from ..layer.canonical import factor, idle_key_coordinates, value_bias_folds, value_blocks
 
-METRICS = {"beta": "beta", "imbalance": "relative", "tau": "tau", "mu": "mu", "condition_query_key": "cond QK", "condition_value_output": "cond VO"}
+METRICS = {
+    "beta": "beta",
+    "imbalance": "relative",
+    "tau": "tau",
+    "mu": "mu",
+    "condition_query_key": "cond QK",
+    "condition_value_output": "cond VO",
+}
 
 
 def audit(path):
@@ -26,9 +33,13 @@ def audit(path):
     """
     model = open_model(path)
     whole = architectures.report(model.architecture)
-    layers = [{"layer": number, "kind": kind} | _audit_numbered(model, number, attention)
-              for number, (kind, attention) in enumerate(model.architecture.layers)]
-    return {key: whole[key] for key in ("name", "model_type", "notes", "total")} | {"layers": layers}
+    layers = [
+        {"layer": number, "kind": kind} | _audit_numbered(model, number, attention)
+        for number, (kind, attention) in enumerate(model.architecture.layers)
+    ]
+    return {key: whole[key] for key in ("name", "model_type", "notes", "total")} | {
+        "layers": layers
+    }
 
 
 def _audit_numbered(model, number, attention):
@@ -47,28 +58,59 @@ def audit_layer(attention, parameters):
     p = {name: tensor.detach().double() for name, tensor in parameters.items()}
     for name, tensor in p.items():
         require_finite(name, tensor)
-    columns = {"condition_value_output": _conditions(value_blocks(attention), *_factors(attention, p, ("W_V",), ("W_O",)))}
+    columns = {
+        "condition_value_output": _conditions(
+            value_blocks(attention), *_factors(attention, p, ("W_V",), ("W_O",))
+        )
+    }
     if attention.qk_norm is None:
-        columns["condition_query_key"] = _conditions(isotypes(attention), *_factors(attention, p, ("W_K",), ("W_Q",)))
-        columns |= _imbalance(isotypes(attention), *_factors(attention, p, ("W_K", "b_K"), ("W_Q", "b_Q")))
-    heads = [{"head": head} | {name: _finite(columns[name][head]) if name in columns else None for name in METRICS}
-             for head in range(attention.G)]
+        columns["condition_query_key"] = _conditions(
+            isotypes(attention), *_factors(attention, p, ("W_K",), ("W_Q",))
+        )
+        columns |= _imbalance(
+            isotypes(attention), *_factors(attention, p, ("W_K", "b_K"), ("W_Q", "b_Q"))
+        )
+    heads = [
+        {"head": head}
+        | {name: _finite(columns[name][head]) if name in columns else None for name in METRICS}
+        for head in range(attention.G)
+    ]
     counted = architectures.count_layer(attention)
-    return {"heads": heads, "idle_key_biases": _biases(p, "b_K", idle_key_coordinates(attention)),
-            "foldable_value_biases": _biases(p, "b_V", range(attention.C) if value_bias_folds(attention) else []),
-            "parameters": counted.parameters, "unidentified": counted.unidentified, "terms": counted.terms}
+    return {
+        "heads": heads,
+        "idle_key_biases": _biases(p, "b_K", idle_key_coordinates(attention)),
+        "foldable_value_biases": _biases(
+            p, "b_V", range(attention.C) if value_bias_folds(attention) else []
+        ),
+        "parameters": counted.parameters,
+        "unidentified": counted.unidentified,
+        "terms": counted.terms,
+    }
 
 
 def table(account):
     """The account as a table of text."""
-    lines = [f"{account['name']} ({account['model_type']}), {len(account['layers'])} attention layers", "",
-             f"{'layer':>5} {'head':>4}" + "".join(f"{title:>11}" for title in METRICS.values())]
+    lines = [
+        f"{account['name']} ({account['model_type']}), {len(account['layers'])} attention layers",
+        "",
+        f"{'layer':>5} {'head':>4}" + "".join(f"{title:>11}" for title in METRICS.values()),
+    ]
     for layer in account["layers"]:
-        lines += [f"{layer['layer']:5} {head['head']:4}" + "".join(_cell(head[name]) for name in METRICS) for head in layer["heads"]]
-    lines += [""] + [_bias_line(account, key, words) for key, words in (
-        ("idle_key_biases", "key biases change no output"), ("foldable_value_biases", "value biases can move into output biases"))]
+        lines += [
+            f"{layer['layer']:5} {head['head']:4}" + "".join(_cell(head[name]) for name in METRICS)
+            for head in layer["heads"]
+        ]
+    lines += [""] + [
+        _bias_line(account, key, words)
+        for key, words in (
+            ("idle_key_biases", "key biases change no output"),
+            ("foldable_value_biases", "value biases can move into output biases"),
+        )
+    ]
     total = account["total"]
-    lines += [f"{total['unidentified']:,} of {total['parameters']:,} attention parameters can go without changing an output:"]
+    lines += [
+        f"{total['unidentified']:,} of {total['parameters']:,} attention parameters can go without changing an output:"
+    ]
     lines += [f"{number:15,}  {term}" for term, number in total["terms"].items()]
     return "\n".join(lines + [""] + [f"note: {note}" for note in account["notes"]])
 
@@ -78,7 +120,10 @@ def _cell(value):
 
 
 def _bias_line(account, key, words):
-    number, largest = (f(layer[key][what] for layer in account["layers"]) for f, what in ((sum, "numbers"), (max, "largest")))
+    number, largest = (
+        f(layer[key][what] for layer in account["layers"])
+        for f, what in ((sum, "numbers"), (max, "largest"))
+    )
     return f"{number:,} {words}" + (f"; the largest is {largest:.3g}" if number else "")
 
 
@@ -110,9 +155,16 @@ def _imbalance(blocks, keys, queries):
         for name, matrix in (("difference", P - K), ("P", P), ("K", K)):
             squares[name] = squares[name] + share * torch.linalg.matrix_norm(matrix).square()
         squares["tau"] = squares["tau"] + (P - K).diagonal(dim1=-2, dim2=-1).real.sum(-1)
-        smallest.append(share * (torch.linalg.eigvalsh(P)[..., 0] + torch.linalg.eigvalsh(K)[..., 0]))
+        smallest.append(
+            share * (torch.linalg.eigvalsh(P)[..., 0] + torch.linalg.eigvalsh(K)[..., 0])
+        )
     beta, p, k = (squares[name].sqrt() for name in ("difference", "P", "K"))
-    return {"beta": beta, "imbalance": beta / (p + k), "tau": squares["tau"], "mu": torch.stack(smallest).amin(0)}
+    return {
+        "beta": beta,
+        "imbalance": beta / (p + k),
+        "tau": squares["tau"],
+        "mu": torch.stack(smallest).amin(0),
+    }
 
 
 def _finite(value):

@@ -58,7 +58,12 @@ class Fields:
     def within(self, name):
         """The fields of the field `name`, or None where it is absent."""
         value = self.get(name)
-        require(value is None or isinstance(value, dict), name, value, "must be an object with fields of its own")
+        require(
+            value is None or isinstance(value, dict),
+            name,
+            value,
+            "must be an object with fields of its own",
+        )
         return None if value is None else Fields(value)
 
 
@@ -81,7 +86,9 @@ def rotary_angles(fields, width, base, scaling=None):
     than max_position_embeddings), yarn, llama3 or longrope (of which the short factors count). ValueError for any other, and
     where two planes turn so nearly alike that a count cannot tell them apart.
     """
-    require(width % 2 == 0, "head_dim", width, "coordinates turn in pairs: their number must be even")
+    require(
+        width % 2 == 0, "head_dim", width, "coordinates turn in pairs: their number must be even"
+    )
     require(base != 1 or width <= 2, "rope_theta", base, "makes all planes turn alike")
     angles = [base ** (-2 * i / width) for i in range(width // 2)]
     if scaling is not None:
@@ -89,8 +96,16 @@ def rotary_angles(fields, width, base, scaling=None):
         kind = OLD_NAMES.get(str(kind), kind)
         require(kind in ROPE_TYPES, "rope_type", kind, f"is not one of {ROPE_TYPES}")
         angles = SCALED[kind](fields, scaling, angles, base)
-    apart = [a - b for a, b in zip(sorted(angles, reverse=True), sorted(angles, reverse=True)[1:] + [0.0])]
-    require(min(apart, default=1) > SAME_ANGLE, "rope_theta", base, f"angles nearer than {SAME_ANGLE:g} cannot be told apart")
+    apart = [
+        a - b
+        for a, b in zip(sorted(angles, reverse=True), sorted(angles, reverse=True)[1:] + [0.0])
+    ]
+    require(
+        min(apart, default=1) > SAME_ANGLE,
+        "rope_theta",
+        base,
+        f"angles nearer than {SAME_ANGLE:g} cannot be told apart",
+    )
     return tuple(angles)
 
 
@@ -100,8 +115,12 @@ def _linear(fields, scaling, angles, base):
 
 def _llama3(fields, scaling, angles, base):
     """Slow planes are slowed by the factor, fast ones are not, and those between in part."""
-    factor, low, high = (scaling.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
-    length = scaling.number("original_max_position_embeddings", fields.get("max_position_embeddings"))
+    factor, low, high = (
+        scaling.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor")
+    )
+    length = scaling.number(
+        "original_max_position_embeddings", fields.get("max_position_embeddings")
+    )
     turns = [angle * length / (2 * math.pi) for angle in angles]
     kept = [min(1.0, max(0.0, (t - low) / (high - low))) for t in turns]
     return [(1 - k) * angle / factor + k * angle for angle, k in zip(angles, kept)]
@@ -110,7 +129,9 @@ def _llama3(fields, scaling, angles, base):
 def _yarn(fields, scaling, angles, base):
     """The same idea, with a ramp over the planes' numbers instead of their turns."""
     factor, planes = scaling.number("factor"), len(angles)
-    length = scaling.number("original_max_position_embeddings", fields.get("max_position_embeddings"))
+    length = scaling.number(
+        "original_max_position_embeddings", fields.get("max_position_embeddings")
+    )
     plane = lambda turns: planes * math.log(length / (turns * 2 * math.pi)) / math.log(base)
     low, high = plane(scaling.number("beta_fast", 32)), plane(scaling.number("beta_slow", 1))
     if scaling.flag("truncate", True):
@@ -123,8 +144,17 @@ def _yarn(fields, scaling, angles, base):
 
 def _longrope(fields, scaling, angles, base):
     factors = scaling.get("short_factor")
-    good = isinstance(factors, list) and len(factors) == len(angles) and all(is_finite(f) and f > 0 for f in factors)
-    require(good, "short_factor", factors, f"must list {len(angles)} positive numbers, one for each plane")
+    good = (
+        isinstance(factors, list)
+        and len(factors) == len(angles)
+        and all(is_finite(f) and f > 0 for f in factors)
+    )
+    require(
+        good,
+        "short_factor",
+        factors,
+        f"must list {len(angles)} positive numbers, one for each plane",
+    )
     return [angle / factor for angle, factor in zip(angles, factors)]
 
 

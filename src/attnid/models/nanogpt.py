@@ -10,7 +10,10 @@ from ..network.gpt import GPT, GPTConfig
 from .layouts import FLOATS
 
 PREFIX = "_orig_mod."  # what torch.compile puts before every name
-MASKS = (".attn.bias", ".attn.masked_bias")  # causal masks, which older versions of nanoGPT saved as buffers
+MASKS = (
+    ".attn.bias",
+    ".attn.masked_bias",
+)  # causal masks, which older versions of nanoGPT saved as buffers
 
 
 def load_nanogpt(path):
@@ -24,7 +27,12 @@ def load_nanogpt(path):
     checkpoint = read_checkpoint(path)
     try:
         for key in ("model", "model_args"):
-            require(isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict), "checkpoint", key, "is not a dict in it")
+            require(
+                isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict),
+                "checkpoint",
+                key,
+                "is not a dict in it",
+            )
         weights = _unprefixed(checkpoint["model"])
         config = _nanogpt_config(checkpoint["model_args"], weights)
         _check_weights(config, weights)
@@ -53,7 +61,12 @@ def _unprefixed(saved):
         require(isinstance(name, str), "model", name, "is not the name of a parameter")
         if not name.endswith(MASKS):
             short = name.removeprefix(PREFIX)
-            require(short not in weights, "model", short, f"is in the checkpoint twice, with {PREFIX!r} before it and without")
+            require(
+                short not in weights,
+                "model",
+                short,
+                f"is in the checkpoint twice, with {PREFIX!r} before it and without",
+            )
             weights[short] = weight
     return weights
 
@@ -64,25 +77,43 @@ def _nanogpt_config(args, weights):
         require(key in args, "model_args", list(args), f"lacks {key!r}")
     # early versions always had biases and did not say so
     bias = args.get("bias", "transformer.ln_f.bias" in weights)
-    return GPTConfig(**{key: args[key] for key in sizes}, bias=bias, dropout=args.get("dropout", 0.0))
+    return GPTConfig(
+        **{key: args[key] for key in sizes}, bias=bias, dropout=args.get("dropout", 0.0)
+    )
 
 
 def _check_weights(config, weights):
     unknown = set(weights)
     saved_twice = [("lm_head.weight", (config.vocab_size, config.n_embd))]  # the tied weight
-    for name, shape in chain(config.named_shapes(), saved_twice):  # one by one: the sizes may be absurd
+    for name, shape in chain(
+        config.named_shapes(), saved_twice
+    ):  # one by one: the sizes may be absurd
         require(name in weights, "model", name, "is missing from the checkpoint")
         unknown.remove(name)
         _check_weight(name, weights[name], shape)
-    require(not unknown, "model", min(unknown, default=None), "is in the checkpoint but not in a model of these model_args")
+    require(
+        not unknown,
+        "model",
+        min(unknown, default=None),
+        "is in the checkpoint but not in a model of these model_args",
+    )
     tied = torch.equal(weights["lm_head.weight"].float(), weights["transformer.wte.weight"].float())
-    require(tied, "model", "lm_head.weight", "differs from transformer.wte.weight, to which nanoGPT ties it")
+    require(
+        tied,
+        "model",
+        "lm_head.weight",
+        "differs from transformer.wte.weight, to which nanoGPT ties it",
+    )
 
 
 def _check_weight(name, weight, shape):
     require(isinstance(weight, torch.Tensor), name, type(weight).__name__, "must be a tensor")
     require(weight.shape == shape, name, tuple(weight.shape), f"shape must be {shape}")
     require(weight.dtype in FLOATS, name, weight.dtype, "must be real floating-point numbers")
-    stored = weight.layout == torch.strided and weight.device.type == "cpu" and weight.untyped_storage().nbytes() >= weight.nbytes
+    stored = (
+        weight.layout == torch.strided
+        and weight.device.type == "cpu"
+        and weight.untyped_storage().nbytes() >= weight.nbytes
+    )
     require(stored, name, tuple(weight.shape), "must be stored in full, each number once")
     require_finite(name, weight.float())

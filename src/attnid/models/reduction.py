@@ -23,7 +23,12 @@ def reduce_checkpoint(path, out, *, form="balanced", tolerance=None):
     form, a tolerance that is not positive, something at `out`, or weights that the dtype cannot hold. The input stays as it is.
     """
     require(form in FORMS, "form", form, f"must be one of {FORMS}")
-    require(tolerance is None or is_finite(tolerance) and tolerance > 0, "tolerance", tolerance, "must be a positive number")
+    require(
+        tolerance is None or is_finite(tolerance) and tolerance > 0,
+        "tolerance",
+        tolerance,
+        "must be a positive number",
+    )
     model = open_model(path)
     model.check_free(out)
     changed, layers = {}, []
@@ -33,30 +38,60 @@ def reduce_checkpoint(path, out, *, form="balanced", tolerance=None):
         layers.append({"layer": number, "kind": kind} | row)
     total = model.architecture.total
     notes = [*model.architecture.notes, *model.write(out, changed)]
-    return {"name": model.architecture.name, "model_type": model.architecture.model_type, "form": form, "parameters": total.parameters,
-            "unidentified": total.unidentified, "fixed": sum(row["fixed"] for row in layers),
-            "largest_change": max(row["change"] for row in layers), "layers": layers, "notes": notes}
+    return {
+        "name": model.architecture.name,
+        "model_type": model.architecture.model_type,
+        "form": form,
+        "parameters": total.parameters,
+        "unidentified": total.unidentified,
+        "fixed": sum(row["fixed"] for row in layers),
+        "largest_change": max(row["change"] for row in layers),
+        "layers": layers,
+        "notes": notes,
+    }
 
 
 def _reduce_layer(model, number, attention, form, tolerance):
     tensors = model.layer(number)
-    gains = {name: torch.ones(shape) for name, shape in attention.shapes.items() if name.startswith("gain")}  # they stay, and so do their maps
+    gains = {
+        name: torch.ones(shape)
+        for name, shape in attention.shapes.items()
+        if name.startswith("gain")
+    }  # they stay, and so do their maps
     old = read_layer(model.layout, attention, tensors) | gains
     try:
         reduction = reduce_layer(attention, old, form)
         write_layer(model.layout, attention, tensors, reduction.parameters)
         new = read_layer(model.layout, attention, tensors) | gains
         for name, tensor in new.items():
-            require(bool(torch.isfinite(tensor).all()), name, tensor.dtype, "cannot hold the new weights, which are too large for it")
+            require(
+                bool(torch.isfinite(tensor).all()),
+                name,
+                tensor.dtype,
+                "cannot hold the new weights, which are too large for it",
+            )
         change = output_change(attention, old, new)
-        bound = tolerance or max(TOLERANCES[tensor.dtype] for name, tensor in new.items() if name not in gains)
-        require(change <= bound, "tolerance", bound, f"the outputs would change by {change:.2g} of the largest; nothing is written")
+        bound = tolerance or max(
+            TOLERANCES[tensor.dtype] for name, tensor in new.items() if name not in gains
+        )
+        require(
+            change <= bound,
+            "tolerance",
+            bound,
+            f"the outputs would change by {change:.2g} of the largest; nothing is written",
+        )
     except ValueError as error:
         raise ValueError(f"layer {number}: {error}") from None
     return model.full_names(number, tensors), {
-        "change": change, "fixed": reduction.fixed,
-        "condition": {circuit: condition.tolist() for circuit, condition in reduction.condition.items()},
-        "left": {circuit: left.nonzero().flatten().tolist() for circuit, left in reduction.left.items()}}
+        "change": change,
+        "fixed": reduction.fixed,
+        "condition": {
+            circuit: condition.tolist() for circuit, condition in reduction.condition.items()
+        },
+        "left": {
+            circuit: left.nonzero().flatten().tolist() for circuit, left in reduction.left.items()
+        },
+    }
 
 
 def output_change(attention, old, new, *, tokens=64, seed=0):
@@ -66,20 +101,43 @@ def output_change(attention, old, new, *, tokens=64, seed=0):
     Caps on the scores are left off, which would hide changes."""
     attention = replace(attention, score="softmax") if attention.score == "softcap" else attention
     x = random_inputs(attention, 1, tokens, seed)
-    before, after = (forward(attention, {name: tensor.double() for name, tensor in p.items()}, x) for p in (old, new))
+    before, after = (
+        forward(attention, {name: tensor.double() for name, tensor in p.items()}, x)
+        for p in (old, new)
+    )
     largest = before.abs().max().clamp_min(torch.finfo(before.dtype).tiny)
     return ((after - before).abs().max() / largest).item()
 
 
 def table(report):
     """The report as a table of text."""
-    lines = [f"{report['name']} ({report['model_type']}), {len(report['layers'])} attention layers, {report['form']} form", "",
-             f"{'layer':>5}{'change of outputs':>20}{'cond S of QK':>14}{'cond S of VO':>14}"]
+    lines = [
+        f"{report['name']} ({report['model_type']}), {len(report['layers'])} attention layers, {report['form']} form",
+        "",
+        f"{'layer':>5}{'change of outputs':>20}{'cond S of QK':>14}{'cond S of VO':>14}",
+    ]
     for layer in report["layers"]:
-        worst = (max(layer["condition"][circuit]) if circuit in layer["condition"] else None for circuit in ("query-key", "value-output"))
-        lines += [f"{layer['layer']:5}{layer['change']:20.1e}" + "".join(f"{'-' if w is None else f'{w:.4g}':>14}" for w in worst)]
-    lines += ["", f"{report['fixed']:,} numbers taken away, of {report['unidentified']:,} unidentified ones and {report['parameters']:,} in all",
-              f"largest change of a layer's outputs: {report['largest_change']:.1e} of the largest"]
-    left = [(layer["layer"], circuit, heads) for layer in report["layers"] for circuit, heads in layer["left"].items() if heads]
-    lines += [f"layer {layer}: {circuit} of heads {heads} left as it was: its product has rank below the width" for layer, circuit, heads in left]
+        worst = (
+            max(layer["condition"][circuit]) if circuit in layer["condition"] else None
+            for circuit in ("query-key", "value-output")
+        )
+        lines += [
+            f"{layer['layer']:5}{layer['change']:20.1e}"
+            + "".join(f"{'-' if w is None else f'{w:.4g}':>14}" for w in worst)
+        ]
+    lines += [
+        "",
+        f"{report['fixed']:,} numbers taken away, of {report['unidentified']:,} unidentified ones and {report['parameters']:,} in all",
+        f"largest change of a layer's outputs: {report['largest_change']:.1e} of the largest",
+    ]
+    left = [
+        (layer["layer"], circuit, heads)
+        for layer in report["layers"]
+        for circuit, heads in layer["left"].items()
+        if heads
+    ]
+    lines += [
+        f"layer {layer}: {circuit} of heads {heads} left as it was: its product has rank below the width"
+        for layer, circuit, heads in left
+    ]
     return "\n".join(lines + [f"note: {note}" for note in report["notes"]])

@@ -40,8 +40,12 @@ def reach(config, layer):
     if layer > 0:
         return Reach(n + c.bias, n + c.bias, c.bias)
     if c.positions == "learned":  # the first position's query has one key to choose from
-        return Reach(min(c.vocab_size + c.block_size - 2, n) + c.bias, embedding_rank(c) + c.bias, c.bias)
-    met = min(c.vocab_size, n + c.bias)  # as few tokens as dimensions are a table: any function of them is linear
+        return Reach(
+            min(c.vocab_size + c.block_size - 2, n) + c.bias, embedding_rank(c) + c.bias, c.bias
+        )
+    met = min(
+        c.vocab_size, n + c.bias
+    )  # as few tokens as dimensions are a table: any function of them is linear
     return Reach(met, met, c.bias or met == c.vocab_size)
 
 
@@ -58,15 +62,40 @@ def refuse_what_is_not_generic(config):
     c, n, V, D = config, stream_rank(config), config.vocab_size, config.head_dim
     require(n >= 2, "n_embd", c.n_embd, f"{c.norm} leaves fewer than two dimensions")
     require(V >= 3, "vocab_size", V, "fewer than three tokens are a special case")
-    require(c.block_size >= (3 if c.positions == "rotary" else 2), "block_size", c.block_size, "is too short for attention to be seen")
+    require(
+        c.block_size >= (3 if c.positions == "rotary" else 2),
+        "block_size",
+        c.block_size,
+        "is too short for attention to be seen",
+    )
     numbers = contexts(c) * min(V - 1, n - (c.eps == 0))
-    require(numbers >= 2 * c.parameters, "block_size", c.block_size, f"its sequences are too few to see {c.parameters} parameters")
+    require(
+        numbers >= 2 * c.parameters,
+        "block_size",
+        c.block_size,
+        f"its sequences are too few to see {c.parameters} parameters",
+    )
     narrow = c.positions != "rotary" or D <= V or c.block_size > D
-    require(narrow, "vocab_size", V, f"heads of size {D} turn, and meet too few tokens at too few distances")
+    require(
+        narrow,
+        "vocab_size",
+        V,
+        f"heads of size {D} turn, and meet too few tokens at too few distances",
+    )
     met = embedding_rank(c)
-    require(met + c.n_head * min(D, met - 1) >= n, "vocab_size", V, f"the first MLP does not meet all {n} dimensions of its input")
+    require(
+        met + c.n_head * min(D, met - 1) >= n,
+        "vocab_size",
+        V,
+        f"the first MLP does not meet all {n} dimensions of its input",
+    )
     if c.positions == "learned" and V + c.block_size - 2 < n:
-        require(D <= V, "vocab_size", V, f"embeddings span less than the stream, and heads of size {D} meet too few tokens")
+        require(
+            D <= V,
+            "vocab_size",
+            V,
+            f"embeddings span less than the stream, and heads of size {D} meet too few tokens",
+        )
         require(n <= V * V, "vocab_size", V, "the first positions have too few contexts")
 
 
@@ -79,7 +108,9 @@ def count_network(config: GPTConfig):
     """
     refuse_what_is_not_generic(config)
     terms = _norms(config) | _stream(config) | _attention(config) | _embeddings(config)
-    return Count(config.parameters, {name: dimension for name, dimension in terms.items() if dimension})
+    return Count(
+        config.parameters, {name: dimension for name, dimension in terms.items() if dimension}
+    )
 
 
 def _norms(c):
@@ -91,7 +122,9 @@ def _norms(c):
     if c.bias:
         terms["norm biases"] = 2 * N * E + (max(0, E - V + 1) if c.tied else E)
     terms["centred inputs"] = N * (3 * E + F) + (V - 1) * (not c.tied and not c.bias)
-    embeddings = c.block_size * (c.positions == "learned") + (c.positions != "learned" if c.tied else V)
+    embeddings = c.block_size * (c.positions == "learned") + (
+        c.positions != "learned" if c.tied else V
+    )
     terms["writing along ones"] = N * (E + F + 2 * c.bias) + embeddings
     return terms
 
@@ -105,13 +138,22 @@ def _stream(c):
     E, n = c.n_embd, stream_rank(c)
     k = max(0, E - c.vocab_size + 1)
     tied = k * (k + 1) // 2 if c.norm == "rmsnorm" else max(0, k * (k + 1) // 2 + 4 - E)
-    return {"residual rotations": tied if c.tied else n * (n - 1) // 2, "residual scale": int(c.eps == 0)}
+    return {
+        "residual rotations": tied if c.tied else n * (n - 1) // 2,
+        "residual scale": int(c.eps == 0),
+    }
 
 
 def _attention(c):
     """The two circuits of every head, over what it meets; constants of keys and of values; and what is never met."""
     E, H, D, n = c.n_embd, c.n_head, c.head_dim, stream_rank(c)
-    names = ("query-key maps", "value-output maps", "key constants", "value constants", "inputs never met")
+    names = (
+        "query-key maps",
+        "value-output maps",
+        "key constants",
+        "value constants",
+        "inputs never met",
+    )
     terms = dict.fromkeys(names, 0)
     for layer in range(c.n_layer):
         met = reach(c, layer)
@@ -129,5 +171,8 @@ def _embeddings(c):
     n, met = stream_rank(c), reach(c, 0)
     learned = c.positions == "learned"
     unnoticed = (n - embedding_rank(c)) * c.bias if learned else n * (met.keys == c.vocab_size)
-    return {"embedding against positions": learned * (c.n_embd - (n < c.n_embd and not c.tied)),
-            "embedding against values": unnoticed, "softmax shift": 0 if c.tied else c.n_embd}
+    return {
+        "embedding against positions": learned * (c.n_embd - (n < c.n_embd and not c.tied)),
+        "embedding against values": unnoticed,
+        "softmax shift": 0 if c.tied else c.n_embd,
+    }

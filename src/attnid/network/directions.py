@@ -29,11 +29,17 @@ class NullSpace:
     def __init__(self, config, parameters):
         self.config, self.parameters = config, check_parameters(config, parameters)
         families = Families(config, self.parameters)
-        self.families = {term: getattr(families, term.replace(" ", "_").replace("-", "_"))() for term in count_network(config).terms}
+        self.families = {
+            term: getattr(families, term.replace(" ", "_").replace("-", "_"))()
+            for term in count_network(config).terms
+        }
 
     def directions(self, term, coefficients):
         """name -> (k, *shape), for coefficients (k, dimension of the term)."""
-        total = {name: coefficients.new_zeros(len(coefficients), *shape) for name, shape in self.config.shapes.items()}
+        total = {
+            name: coefficients.new_zeros(len(coefficients), *shape)
+            for name, shape in self.config.shapes.items()
+        }
         for part in self.families[term][1](coefficients):
             for name, change in part.items():
                 total[name] += change
@@ -42,7 +48,9 @@ class NullSpace:
     def random(self, term, k, seed=0):
         """k random members of a term's family."""
         generator = torch.Generator().manual_seed(seed)
-        return self.directions(term, torch.randn(k, self.families[term][0], generator=generator, dtype=torch.float64))
+        return self.directions(
+            term, torch.randn(k, self.families[term][0], generator=generator, dtype=torch.float64)
+        )
 
 
 @generators.register
@@ -53,4 +61,7 @@ def network_generators(config: GPTConfig, parameters):
     parameters that do not fit the description.
     """
     null = NullSpace(config, parameters)
-    return {term: null.directions(term, torch.eye(size, dtype=torch.float64)) for term, (size, _) in null.families.items()}
+    return {
+        term: null.directions(term, torch.eye(size, dtype=torch.float64))
+        for term, (size, _) in null.families.items()
+    }

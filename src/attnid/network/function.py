@@ -23,12 +23,27 @@ class Network:
 
 def check_parameters(config, parameters):
     """The parameters as detached float64 tensors in the model's order. ValueError naming what is missing, unknown or misshapen."""
-    require(isinstance(parameters, dict), "parameters", type(parameters).__name__, "must be a dict, name -> tensor")
+    require(
+        isinstance(parameters, dict),
+        "parameters",
+        type(parameters).__name__,
+        "must be a dict, name -> tensor",
+    )
     for name in parameters.keys() ^ config.shapes.keys():
         require(False, "parameters", name, f"this model has {list(config.shapes)}")
     for name, shape in config.shapes.items():
-        require(isinstance(parameters[name], torch.Tensor), name, type(parameters[name]).__name__, "must be a tensor")
-        require(tuple(parameters[name].shape) == shape, name, tuple(parameters[name].shape), f"shape must be {shape}")
+        require(
+            isinstance(parameters[name], torch.Tensor),
+            name,
+            type(parameters[name]).__name__,
+            "must be a tensor",
+        )
+        require(
+            tuple(parameters[name].shape) == shape,
+            name,
+            tuple(parameters[name].shape),
+            f"shape must be {shape}",
+        )
         require_finite(name, parameters[name].detach())
     return {name: parameters[name].detach().to("cpu", torch.float64) for name in config.shapes}
 
@@ -46,14 +61,26 @@ def random_parameters(config, seed=0):
         if name.endswith(("wte.weight", "wpe.weight")):
             return stream
         if "ln_f" in name:
-            return 2 / math.sqrt(E) / stream if config.tied else 1.0  # tied logits are read with the small embedding
+            return (
+                2 / math.sqrt(E) / stream if config.tied else 1.0
+            )  # tied logits are read with the small embedding
         if "c_proj" in name:
-            return stream * (0.5 if name.endswith("bias") else 1.5 / math.sqrt(config.shapes[name][1]))
-        return 0.5 if name.endswith("bias") else 1.0 if "ln_" in name else (2.0 if name.startswith("lm_head") else 1.5) / math.sqrt(E)
+            return stream * (
+                0.5 if name.endswith("bias") else 1.5 / math.sqrt(config.shapes[name][1])
+            )
+        return (
+            0.5
+            if name.endswith("bias")
+            else 1.0
+            if "ln_" in name
+            else (2.0 if name.startswith("lm_head") else 1.5) / math.sqrt(E)
+        )
 
     def draw(name, shape):
         gain = len(shape) == 1 and name.endswith("weight")
-        number = (torch.rand if gain else torch.randn)(shape, generator=generator, dtype=torch.float64)
+        number = (torch.rand if gain else torch.randn)(
+            shape, generator=generator, dtype=torch.float64
+        )
         return size(name) * (0.5 + number if gain else number)
 
     return {name: draw(name, shape) for name, shape in config.shapes.items()}

@@ -49,16 +49,40 @@ class GPTConfig:
     def __post_init__(self):
         for field in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             require_size(field, getattr(self, field))
-        require(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"is not divisible by n_head={self.n_head}")
+        require(
+            self.n_embd % self.n_head == 0,
+            "n_embd",
+            self.n_embd,
+            f"is not divisible by n_head={self.n_head}",
+        )
         for field in ("bias", "tied"):
-            require(isinstance(getattr(self, field), bool), field, getattr(self, field), "must be True or False")
-        require(type(self.dropout) in (int, float) and 0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
+            require(
+                isinstance(getattr(self, field), bool),
+                field,
+                getattr(self, field),
+                "must be True or False",
+            )
+        require(
+            type(self.dropout) in (int, float) and 0 <= self.dropout < 1,
+            "dropout",
+            self.dropout,
+            "must be in [0, 1)",
+        )
         for field, words in (("norm", NORMS), ("positions", POSITIONS)):
             value = getattr(self, field)
-            require(isinstance(value, str) and value in words, field, value, f"must be one of {words}")
+            require(
+                isinstance(value, str) and value in words, field, value, f"must be one of {words}"
+            )
         paired = self.positions != "rotary" or self.head_dim % 2 == 0
-        require(paired, "positions", self.positions, f"turns pairs of numbers, and heads have {self.head_dim}")
-        object.__setattr__(self, "mlp_width", 4 * self.n_embd if self.mlp_width is None else self.mlp_width)
+        require(
+            paired,
+            "positions",
+            self.positions,
+            f"turns pairs of numbers, and heads have {self.head_dim}",
+        )
+        object.__setattr__(
+            self, "mlp_width", 4 * self.n_embd if self.mlp_width is None else self.mlp_width
+        )
         require_size("mlp_width", self.mlp_width)
         require(is_finite(self.eps) and self.eps >= 0, "eps", self.eps, "must be at least 0")
 
@@ -71,8 +95,17 @@ class GPTConfig:
         """Name and shape of every parameter of the model, one by one, in the model's order; tied weights are one."""
         V, T, E, F = self.vocab_size, self.block_size, self.n_embd, self.mlp_width
         biased_norm = self.bias and self.norm == "layernorm"
-        parts = {"ln_1": (E,), "attn.c_attn": (3 * E, E), "attn.c_proj": (E, E), "ln_2": (E,), "mlp.c_fc": (F, E), "mlp.c_proj": (E, F)}
-        layers = ((f"h.{n}.{part}", shape) for n in range(self.n_layer) for part, shape in parts.items())
+        parts = {
+            "ln_1": (E,),
+            "attn.c_attn": (3 * E, E),
+            "attn.c_proj": (E, E),
+            "ln_2": (E,),
+            "mlp.c_fc": (F, E),
+            "mlp.c_proj": (E, F),
+        }
+        layers = (
+            (f"h.{n}.{part}", shape) for n in range(self.n_layer) for part, shape in parts.items()
+        )
         yield "transformer.wte.weight", (V, E)
         if self.positions == "learned":
             yield "transformer.wpe.weight", (T, E)
@@ -97,7 +130,11 @@ class GPTConfig:
     def rotary(self):
         """Angle in radians per position of each plane of a head that turns; none unless positions are rotary."""
         D = self.head_dim
-        return tuple(10_000.0 ** (-2 * i / D) for i in range(D // 2)) if self.positions == "rotary" else ()
+        return (
+            tuple(10_000.0 ** (-2 * i / D) for i in range(D // 2))
+            if self.positions == "rotary"
+            else ()
+        )
 
 
 class CausalSelfAttention(nn.Module):
@@ -116,7 +153,9 @@ class CausalSelfAttention(nn.Module):
         q, k = rotate(self.config, q), rotate(self.config, k)
         # softmax(q k^T / sqrt(D)) v, each token seeing itself and what came before
         dropout = self.config.dropout if self.training else 0.0
-        z = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)  # (B, H, T, D)
+        z = F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=True
+        )  # (B, H, T, D)
         z = z.transpose(1, 2).reshape(B, T, E)  # heads side by side
         return self.resid_dropout(self.c_proj(z))
 
@@ -162,14 +201,22 @@ class GPT(nn.Module):
     def __init__(self, config, seed=0):
         super().__init__()
         self.config = config
-        with torch.random.fork_rng(devices=[]):  # the modules' own initialisation, overwritten below, draws from the global generator
-            self.transformer = nn.ModuleDict(dict(
-                wte=nn.Embedding(config.vocab_size, config.n_embd),
-                **({"wpe": nn.Embedding(config.block_size, config.n_embd)} if config.positions == "learned" else {}),
-                drop=nn.Dropout(config.dropout),
-                h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
-                ln_f=make_norm(config),
-            ))
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the modules' own initialisation, overwritten below, draws from the global generator
+            self.transformer = nn.ModuleDict(
+                dict(
+                    wte=nn.Embedding(config.vocab_size, config.n_embd),
+                    **(
+                        {"wpe": nn.Embedding(config.block_size, config.n_embd)}
+                        if config.positions == "learned"
+                        else {}
+                    ),
+                    drop=nn.Dropout(config.dropout),
+                    h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
+                    ln_f=make_norm(config),
+                )
+            )
             self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tied:
             self.lm_head.weight = self.transformer.wte.weight
@@ -179,7 +226,9 @@ class GPT(nn.Module):
     def _draw(self, generator):
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                narrow = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else 1.0
+                narrow = (
+                    math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else 1.0
+                )
                 parameter.normal_(0.0, 0.02 / narrow, generator=generator)
             elif name.endswith("bias"):
                 parameter.zero_()
@@ -192,9 +241,19 @@ class GPT(nn.Module):
         """
         require(idx.dim() == 2, "idx", tuple(idx.shape), "shape must be (B, T)")
         B, T = idx.shape
-        require(T <= self.config.block_size, "idx", (B, T), f"is longer than block_size={self.config.block_size}")
+        require(
+            T <= self.config.block_size,
+            "idx",
+            (B, T),
+            f"is longer than block_size={self.config.block_size}",
+        )
         if targets is not None:
-            require(targets.shape == idx.shape, "targets", tuple(targets.shape), f"shape must be {(B, T)}")
+            require(
+                targets.shape == idx.shape,
+                "targets",
+                tuple(targets.shape),
+                f"shape must be {(B, T)}",
+            )
         x = self.transformer.wte(idx)  # (B, T, E)
         if self.config.positions == "learned":
             x = x + self.transformer.wpe(torch.arange(T, device=idx.device))
@@ -209,6 +268,7 @@ class GPT(nn.Module):
 
 # ---- one head at a time
 
+
 def head_weights(model, layer, *, dtype=None):
     """Copies of layer `layer`'s attention weights, one head at a time, in `dtype` (the model's own by default).
 
@@ -216,8 +276,12 @@ def head_weights(model, layer, *, dtype=None):
     b_V (H, C), b_O (E). Scores are q k / sqrt(D): the factor is not in the weights. ValueError for a layer out of range.
     """
     with torch.no_grad():
-        return {name: part.detach().to(dtype or part.dtype, copy=True, memory_format=torch.contiguous_format)
-                for name, part in _head_views(model, layer).items()}
+        return {
+            name: part.detach().to(
+                dtype or part.dtype, copy=True, memory_format=torch.contiguous_format
+            )
+            for name, part in _head_views(model, layer).items()
+        }
 
 
 def query_key(model, part="weight", *, gradient=False):
@@ -228,7 +292,9 @@ def query_key(model, part="weight", *, gradient=False):
     H, D, E = model.config.n_head, model.config.head_dim, model.config.n_embd
     require(part == "weight" or model.config.bias, "part", part, "this model has no biases")
     tensors = [getattr(block.attn.c_attn, part) for block in model.transformer.h]
-    fused = torch.stack([(t.grad if gradient else t).detach()[:2 * E] for t in tensors]).cpu().double()
+    fused = (
+        torch.stack([(t.grad if gradient else t).detach()[: 2 * E] for t in tensors]).cpu().double()
+    )
     return fused.view(len(tensors), 2, H, D, *fused.shape[2:]).unbind(1)
 
 
@@ -240,8 +306,18 @@ def set_head_weights(model, layer, **weights):
     views = _head_views(model, layer)
     for name, weight in weights.items():
         require(name in views, "weights", name, f"this model has {sorted(views)}")
-        require(isinstance(weight, torch.Tensor) and not weight.is_complex(), name, weight, "must be a real tensor")
-        require(weight.shape == views[name].shape, name, tuple(weight.shape), f"shape must be {tuple(views[name].shape)}")
+        require(
+            isinstance(weight, torch.Tensor) and not weight.is_complex(),
+            name,
+            weight,
+            "must be a real tensor",
+        )
+        require(
+            weight.shape == views[name].shape,
+            name,
+            tuple(weight.shape),
+            f"shape must be {tuple(views[name].shape)}",
+        )
         require_finite(name, weight.to(views[name].dtype))
     with torch.no_grad():
         for name, weight in weights.items():
@@ -250,10 +326,20 @@ def set_head_weights(model, layer, **weights):
 
 def _head_views(model, layer):
     config = model.config
-    require(type(layer) is int and 0 <= layer < config.n_layer, "layer", layer, f"must be an integer from 0 to {config.n_layer - 1}")
+    require(
+        type(layer) is int and 0 <= layer < config.n_layer,
+        "layer",
+        layer,
+        f"must be an integer from 0 to {config.n_layer - 1}",
+    )
     attn, H, D, E = model.transformer.h[layer].attn, config.n_head, config.head_dim, config.n_embd
     W_Q, W_K, W_V = attn.c_attn.weight.view(3, H, D, E)
-    views = {"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": attn.c_proj.weight.view(E, H, D).transpose(0, 1)}
+    views = {
+        "W_Q": W_Q,
+        "W_K": W_K,
+        "W_V": W_V,
+        "W_O": attn.c_proj.weight.view(E, H, D).transpose(0, 1),
+    }
     if config.bias:
         b_Q, b_K, b_V = attn.c_attn.bias.view(3, H, D)
         views |= {"b_Q": b_Q, "b_K": b_K, "b_V": b_V, "b_O": attn.c_proj.bias}

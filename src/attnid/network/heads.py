@@ -20,7 +20,12 @@ def pair_family(K, Q):
 
 def stack(pairs, a):
     """The directions of all heads, (k, H, ...) each, from the coefficients of all."""
-    return [torch.stack(parts, 1) for parts in zip(*(apply(part) for (_, apply), part in zip(pairs, a.split([s for s, _ in pairs], 1))))]
+    return [
+        torch.stack(parts, 1)
+        for parts in zip(
+            *(apply(part) for (_, apply), part in zip(pairs, a.split([s for s, _ in pairs], 1)))
+        )
+    ]
 
 
 class HeadFamilies:
@@ -29,8 +34,15 @@ class HeadFamilies:
     def _heads(self, layer):
         """What queries, keys and values read, each (H, D, E) or (H, D, E + 1), and W_O (H, E, D)."""
         c, block = self.c, self.w.blocks[layer]
-        Q, K, V = self.w.read(block + "ln_1", block + "attn.c_attn").unflatten(0, (3, c.n_head, c.head_dim))
-        return Q, K, V, self.p[block + "attn.c_proj.weight"].unflatten(1, (c.n_head, -1)).transpose(0, 1)
+        Q, K, V = self.w.read(block + "ln_1", block + "attn.c_attn").unflatten(
+            0, (3, c.n_head, c.head_dim)
+        )
+        return (
+            Q,
+            K,
+            V,
+            self.p[block + "attn.c_proj.weight"].unflatten(1, (c.n_head, -1)).transpose(0, 1),
+        )
 
     def _moved(self, layer, **changes):
         """The direction that changes what queries Q, keys K and values V read by (k, H, D, ...), and W_O by O (k, H, E, D)."""
@@ -40,7 +52,9 @@ class HeadFamilies:
         read = [changes.get(letter) for letter in "QKV"]
         some = next((change for change in read if change is not None), None)
         if some is not None:
-            change = torch.stack([torch.zeros_like(some) if part is None else part for part in read], 1).flatten(1, 3)
+            change = torch.stack(
+                [torch.zeros_like(some) if part is None else part for part in read], 1
+            ).flatten(1, 3)
             yield self.w.write(block + "ln_1", block + "attn.c_attn", change)
 
     def _per_layer(self, family):
@@ -51,6 +65,7 @@ class HeadFamilies:
             for layer, part in enumerate(a.split(sizes, 1)):
                 if sizes[layer]:
                     yield from maps[layer](part)
+
         return sum(sizes), directions
 
     def query_key_maps(self):
@@ -64,6 +79,7 @@ class HeadFamilies:
         def directions(a):
             dK, dQ = stack(pairs, a)
             yield from self._moved(layer, Q=dQ @ met.queries.T, K=dK @ met.varying.T)
+
         return sum(size for size, _ in pairs), directions
 
     def _turning_maps(self, layer):
@@ -71,16 +87,23 @@ class HeadFamilies:
 
         def directions(a):
             x, y = a.unflatten(1, (self.c.n_head, -1, 2, 1)).unbind(3)  # (k, H, planes, 1)
-            turn = lambda W, y: torch.stack((x * W[:, 0::2] - y * W[:, 1::2], y * W[:, 0::2] + x * W[:, 1::2]), 3).flatten(2, 3)
+            turn = lambda W, y: torch.stack(
+                (x * W[:, 0::2] - y * W[:, 1::2], y * W[:, 0::2] + x * W[:, 1::2]), 3
+            ).flatten(2, 3)
             yield from self._moved(layer, Q=turn(Q, y), K=-turn(K, -y))
+
         return self.c.n_embd, directions
 
     def key_constants(self):
         """A key that is the same for all tokens: a bias, or what the rows of few tokens make one of."""
+
         def family(layer):
             one = self.met[layer].one
             shape = (self.c.n_head, self.c.head_dim, 1)
-            return self.c.n_embd * (one is not None), lambda a: self._moved(layer, K=a.unflatten(1, shape) * one)
+            return self.c.n_embd * (one is not None), lambda a: self._moved(
+                layer, K=a.unflatten(1, shape) * one
+            )
+
         return self._per_layer(family)
 
     def value_output_maps(self):
@@ -100,6 +123,7 @@ class HeadFamilies:
                 lost = torch.einsum("khed,hd->ke", dO, V @ met.one / met.one.square().sum())
                 yield from self._moved(layer, O=dO, V=dV)
                 yield from self._constant_output(layer, -lost)
+
         return sum(size for size, _ in pairs), directions
 
     def _constant_output(self, layer, u):
@@ -108,20 +132,27 @@ class HeadFamilies:
         if self.c.bias:
             yield {block + "attn.c_proj.bias": u}
         else:
-            v = torch.linalg.solve(self.p[block + "attn.c_proj.weight"], u.T).T.unflatten(1, (self.c.n_head, -1))
+            v = torch.linalg.solve(self.p[block + "attn.c_proj.weight"], u.T).T.unflatten(
+                1, (self.c.n_head, -1)
+            )
             yield from self._moved(layer, V=v[..., None] * self.met[layer].one)
 
     def value_constants(self):
         """A value that all tokens share against the output bias; without one, such a value that makes all-ones."""
+
         def family(layer):
             one, W_O = self.met[layer].one, self.p[self.w.blocks[layer] + "attn.c_proj.weight"]
             if one is None or not self.c.bias:
-                return int(one is not None and self.w.centred), lambda a: self._constant_output(layer, a * self.w.ones)
+                return int(one is not None and self.w.centred), lambda a: self._constant_output(
+                    layer, a * self.w.ones
+                )
 
             def directions(a):
                 yield from self._moved(layer, V=a.unflatten(1, (self.c.n_head, -1, 1)) * one)
                 yield from self._constant_output(layer, -a @ W_O.T)
+
             return self.c.n_embd, directions
+
         return self._per_layer(family)
 
     def inputs_never_met(self):
@@ -132,5 +163,13 @@ class HeadFamilies:
 
         def directions(a):
             parts = zip("QKV", a.split(sizes, 1), spaces)
-            yield from self._moved(0, **{letter: part.unflatten(1, shape) @ space.T for letter, part, space in parts if part.shape[1]})
+            yield from self._moved(
+                0,
+                **{
+                    letter: part.unflatten(1, shape) @ space.T
+                    for letter, part, space in parts
+                    if part.shape[1]
+                },
+            )
+
         return sum(sizes), directions

@@ -31,10 +31,20 @@ class Weights:
         self.centred = c.norm == "layernorm"
         self.ones = torch.ones(c.n_embd, dtype=torch.float64)
         # orthonormal columns (E, n) of what a norm sees of the stream
-        self.seen = split_space(self.ones[None])[1] if self.centred else torch.eye(c.n_embd, dtype=torch.float64)
-        self.readers = [(b + norm, b + maps) for b in self.blocks for norm, maps in (("ln_1", "attn.c_attn"), ("ln_2", "mlp.c_fc"))]
+        self.seen = (
+            split_space(self.ones[None])[1]
+            if self.centred
+            else torch.eye(c.n_embd, dtype=torch.float64)
+        )
+        self.readers = [
+            (b + norm, b + maps)
+            for b in self.blocks
+            for norm, maps in (("ln_1", "attn.c_attn"), ("ln_2", "mlp.c_fc"))
+        ]
         self.writers = [b + maps for b in self.blocks for maps in ("attn.c_proj", "mlp.c_proj")]
-        self.embeddings = [n for n in ("transformer.wte.weight", "transformer.wpe.weight") if n in parameters]
+        self.embeddings = [
+            n for n in ("transformer.wte.weight", "transformer.wpe.weight") if n in parameters
+        ]
 
     def norm(self, name):
         """Gain and bias of a norm; a bias of zeros where it has none."""
@@ -45,13 +55,19 @@ class Weights:
         """The matrix (rows, E), or (rows, E + 1) with biases, by which maps read (n, 1)."""
         gain, shift = self.norm(norm)
         W = self.p[maps + ".weight"]
-        return torch.cat((W * gain, (W @ shift + self.p[maps + ".bias"])[:, None]), 1) if self.c.bias else W * gain
+        return (
+            torch.cat((W * gain, (W @ shift + self.p[maps + ".bias"])[:, None]), 1)
+            if self.c.bias
+            else W * gain
+        )
 
     def write(self, norm, maps, change):
         """The direction whose change of that matrix is `change` (k, rows, E) or (k, rows, E + 1)."""
         gain, shift = self.norm(norm)
-        dW = change[..., :self.c.n_embd] / gain
-        return {maps + ".weight": dW} | ({maps + ".bias": change[..., -1] - dW @ shift} if self.c.bias else {})
+        dW = change[..., : self.c.n_embd] / gain
+        return {maps + ".weight": dW} | (
+            {maps + ".bias": change[..., -1] - dW @ shift} if self.c.bias else {}
+        )
 
     def head(self, dW):
         """The direction of an untied head, dW (k, V, E) up to what brings the logits of the last norm's bias back.
@@ -83,19 +99,28 @@ class Met:
 
     def __init__(self, w, layer):
         E, bias = w.c.n_embd, w.c.bias
-        everything = torch.block_diag(w.seen, torch.ones(1, 1, dtype=torch.float64)) if bias else w.seen
+        everything = (
+            torch.block_diag(w.seen, torch.ones(1, 1, dtype=torch.float64)) if bias else w.seen
+        )
         x = w.features() @ everything if layer == 0 else None
         keys = queries = torch.eye(everything.shape[1], dtype=torch.float64)
         keys_beyond = queries_beyond = keys[:, :0]
         if layer == 0:
             keys, keys_beyond = split_space(x.flatten(0, 1))
-            queries, queries_beyond = split_space(x[1:].flatten(0, 1)) if len(x) > 1 else (keys, keys_beyond)
+            queries, queries_beyond = (
+                split_space(x[1:].flatten(0, 1)) if len(x) > 1 else (keys, keys_beyond)
+            )
         self.keys, self.queries, self.keys_beyond, self.queries_beyond = (
-            everything @ part for part in (keys, queries, keys_beyond, queries_beyond))
+            everything @ part for part in (keys, queries, keys_beyond, queries_beyond)
+        )
         self.one = None
         if bias:
             self.one = self.keys @ self.keys[-1]  # (0, 1), as far as it is met
         elif layer == 0 and w.c.positions != "learned" and keys.shape[1] == w.c.vocab_size:
             self.one = everything @ torch.linalg.pinv(x[0]).sum(1)
         # columns that span what varies
-        self.varying = self.keys if self.one is None else self.keys @ split_space((self.keys.T @ self.one)[None])[1]
+        self.varying = (
+            self.keys
+            if self.one is None
+            else self.keys @ split_space((self.keys.T @ self.one)[None])[1]
+        )

@@ -19,7 +19,9 @@ from ..files import write_whole
 NAMES = ("tiny_shakespeare", "embedded")
 
 # tiny Shakespeare: a public-domain text as distributed with the public repository karpathy/char-rnn
-SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+SHAKESPEARE_URL = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+)
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_BYTES = 1_115_394
 FILE_NAMES = ("tinyshakespeare.txt", "input.txt")
@@ -61,7 +63,9 @@ class Corpus:
             raise ValueError(f"ids={ids!r}: must be a tensor or a list of token numbers") from error
         wrong = [i for i in ids if not (isinstance(i, int) and 0 <= i < len(self.vocabulary))]
         if wrong:
-            raise ValueError(f"ids: {wrong[0]!r} is not a token number from 0 to {len(self.vocabulary) - 1}")
+            raise ValueError(
+                f"ids: {wrong[0]!r} is not a token number from 0 to {len(self.vocabulary) - 1}"
+            )
         return "".join(self.vocabulary[i] for i in ids)
 
 
@@ -84,7 +88,14 @@ def _corpus(name, text, entropy_rate):
     vocabulary = "".join(sorted(set(text)))
     tokens = torch.tensor(_encode(text, vocabulary), dtype=torch.int64)  # (n,)
     cut = int(0.9 * len(text))
-    return Corpus(name, tokens[:cut], tokens[cut:], vocabulary, hashlib.sha256(text.encode()).hexdigest(), entropy_rate)
+    return Corpus(
+        name,
+        tokens[:cut],
+        tokens[cut:],
+        vocabulary,
+        hashlib.sha256(text.encode()).hexdigest(),
+        entropy_rate,
+    )
 
 
 def _encode(text, vocabulary):
@@ -97,11 +108,14 @@ def _encode(text, vocabulary):
 
 # ---- tiny Shakespeare: a checked file
 
+
 def _shakespeare():
     cache = Path(platformdirs.user_cache_dir("attnid"))
     given = os.environ.get("ATTNID_DATA")
     if given and not os.path.isdir(given):
-        raise CorpusError(f"ATTNID_DATA={given!r} is not a folder: set it to the folder that holds {FILE_NAMES[0]}, or unset it")
+        raise CorpusError(
+            f"ATTNID_DATA={given!r} is not a folder: set it to the folder that holds {FILE_NAMES[0]}, or unset it"
+        )
     for path in [Path(folder) / file for folder in (given, cache) if folder for file in FILE_NAMES]:
         if os.path.isfile(path):
             return _read(path)
@@ -112,36 +126,52 @@ def _read(path):
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise CorpusError(f"{path} cannot be read ({error}): make it readable, or set ATTNID_DATA to another folder") from error
-    return _checked(content, path, "delete it, and it is downloaded again, or put the right file in its place").decode()
+        raise CorpusError(
+            f"{path} cannot be read ({error}): make it readable, or set ATTNID_DATA to another folder"
+        ) from error
+    return _checked(
+        content, path, "delete it, and it is downloaded again, or put the right file in its place"
+    ).decode()
 
 
 def _checked(content, where, what_to_do):
     digest = hashlib.sha256(content).hexdigest()
     if len(content) != SHAKESPEARE_BYTES:
-        raise CorpusError(f"{where} has {len(content):,} bytes, not {SHAKESPEARE_BYTES:,}: {what_to_do}")
+        raise CorpusError(
+            f"{where} has {len(content):,} bytes, not {SHAKESPEARE_BYTES:,}: {what_to_do}"
+        )
     if digest != SHAKESPEARE_SHA256:
         raise CorpusError(f"{where} has sha256 {digest}, not {SHAKESPEARE_SHA256}: {what_to_do}")
     return content
 
 
 def _download(path, given):
-    looked = f" (ATTNID_DATA={given!r} was looked at: it has no {' or '.join(FILE_NAMES)})" if given else ""
+    looked = (
+        f" (ATTNID_DATA={given!r} was looked at: it has no {' or '.join(FILE_NAMES)})"
+        if given
+        else ""
+    )
     elsewhere = f"fetch {SHAKESPEARE_URL} by other means as {FILE_NAMES[0]}, and set ATTNID_DATA to its folder{looked}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CorpusError(f"the cache folder {path.parent} cannot be made ({error}): make it writable, or {elsewhere}") from error
+        raise CorpusError(
+            f"the cache folder {path.parent} cannot be made ({error}): make it writable, or {elsewhere}"
+        ) from error
     try:
         with urllib.request.urlopen(SHAKESPEARE_URL, timeout=60) as response:
             content = response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise CorpusError(f"tiny Shakespeare could not be downloaded ({error}): try again with a network, or {elsewhere}") from error
+        raise CorpusError(
+            f"tiny Shakespeare could not be downloaded ({error}): try again with a network, or {elsewhere}"
+        ) from error
     _checked(content, f"what {SHAKESPEARE_URL} sent", f"try again, or {elsewhere}")
     try:
         write_whole(path, content)
     except OSError as error:
-        raise CorpusError(f"the cache folder {path.parent} cannot be written ({error}): make it writable, or {elsewhere}") from error
+        raise CorpusError(
+            f"the cache folder {path.parent} cannot be written ({error}): make it writable, or {elsewhere}"
+        ) from error
     return content
 
 
@@ -165,8 +195,8 @@ SENTENCES = {
     "The {quiet} {many} by the {river} {do}.\n": 3,
     "The {one} (so {quiet}) {does}.\n": 2,
     "The {many} (so {quiet}) {do}.\n": 2,
-    "\"The {one} by the {river} {does},\" says {Ada}.\n": 1,
-    "\"The {many} by the {river} {do},\" says {Ada}.\n": 1,
+    '"The {one} by the {river} {does}," says {Ada}.\n': 1,
+    '"The {many} by the {river} {do}," says {Ada}.\n': 1,
     "{Ada} {helps} the {one}, and the {one} {helps} {Ada}.\n": 3,
     "Oh {do}, {Ada}, {do}!\n": 1,
 }
@@ -194,7 +224,11 @@ def embedded_entropy_rate():
     for pattern, weight in SENTENCES.items():
         lists = re.findall(r"{(\w+)}", pattern)
         nats += weight / total * sum(_entropy(_weights(key)) for key in sorted(set(lists)))
-        length += weight / total * (len(re.sub(r"{\w+}", "", pattern)) + sum(_mean_length(key) for key in lists))
+        length += (
+            weight
+            / total
+            * (len(re.sub(r"{\w+}", "", pattern)) + sum(_mean_length(key) for key in lists))
+        )
     return nats / length
 
 

@@ -12,8 +12,14 @@ def require_device(device, precision="float32"):
     require(str(device).split(":")[0] in DEVICES, "device", device, f"must be one of {DEVICES}")
     try:
         torch.empty(0, device=device, dtype=getattr(torch, precision))
-    except (RuntimeError, AssertionError, TypeError) as error:  # PyTorch built without it; MPS has no float64
-        raise ValueError(f"device={device!r}: {str(error).splitlines()[0].split('. ')[0]}") from None
+    except (
+        RuntimeError,
+        AssertionError,
+        TypeError,
+    ) as error:  # PyTorch built without it; MPS has no float64
+        raise ValueError(
+            f"device={device!r}: {str(error).splitlines()[0].split('. ')[0]}"
+        ) from None
 
 
 def choose_precision(device):

@@ -32,8 +32,8 @@ class Factored(nn.Module):
         self.B = nn.Parameter(torch.zeros(2, heads, head_dim, head_dim))
 
     def forward(self, weight):
-        both = weight[:2 * self.B[0, :, 0].numel()].view(*self.B.shape[:3], -1)  # (2, H, D, E)
-        return torch.cat(((both + self.B @ both).flatten(0, 2), weight[both[..., 0].numel():]))
+        both = weight[: 2 * self.B[0, :, 0].numel()].view(*self.B.shape[:3], -1)  # (2, H, D, E)
+        return torch.cat(((both + self.B @ both).flatten(0, 2), weight[both[..., 0].numel() :]))
 
 
 def canonical_gpt(config, seed=0):
@@ -43,7 +43,9 @@ def canonical_gpt(config, seed=0):
     layer = Attention(config.n_embd, config.n_head, bias="qkvo" if config.bias else "")
     for number, block in enumerate(model.transformer.h):
         weights = reduce_layer(layer, head_weights(model, number), "identity").parameters
-        held = [torch.zeros_like(weights["W_Q"], dtype=torch.bool)] + [(weights[name] == 0) | (weights[name] == 1) for name in ("W_K", "W_V")]
+        held = [torch.zeros_like(weights["W_Q"], dtype=torch.bool)] + [
+            (weights[name] == 0) | (weights[name] == 1) for name in ("W_K", "W_V")
+        ]
         _equal_lengths(weights, "W_K", ("W_Q", "b_Q"))
         _equal_lengths(weights, "W_V", ("W_O",))
         set_head_weights(model, number, **weights)
@@ -58,7 +60,9 @@ def factored_gpt(config, seed=0):
     """A GPT whose query and key maps are products of two trained matrices, D x D and D x E: 2 D^2 more idle numbers for each head."""
     model = GPT(config, seed)
     for block in model.transformer.h:
-        register_parametrization(block.attn.c_attn, "weight", Factored(config.n_head, config.head_dim))
+        register_parametrization(
+            block.attn.c_attn, "weight", Factored(config.n_head, config.head_dim)
+        )
     return model
 
 

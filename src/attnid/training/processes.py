@@ -17,7 +17,11 @@ def for_each(function, items, ended, *, workers=1, seconds=None):
     """
     waiting, running, start = list(items), {}, time.monotonic()
     threads = max(1, torch.get_num_threads() // workers)
-    may_start = lambda: waiting and len(running) < workers and (seconds is None or time.monotonic() - start < seconds)
+    may_start = lambda: (
+        waiting
+        and len(running) < workers
+        and (seconds is None or time.monotonic() - start < seconds)
+    )
     try:
         while running or may_start():
             while may_start():
@@ -35,7 +39,9 @@ def _start(function, item, threads):
     context = get_context("spawn")
     answer, speak = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(speak, function, item, threads))
-    hears = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process, also one that is still importing
+    hears = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches every process, also one that is still importing
     try:
         process.start()
     finally:

@@ -34,28 +34,48 @@ class Recorder:
             self.case.move(model, optimizer)
         if done % self.preset.evaluate_every == 0 or done == self.settings.steps:
             evaluation = evaluate(model, self.corpus.val, batches=10)
-            for name, value in (("step", done), ("loss", evaluation.loss), ("error", evaluation.error)):
+            for name, value in (
+                ("step", done),
+                ("loss", evaluation.loss),
+                ("error", evaluation.error),
+            ):
                 self.validation[name].append(value)
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
 
     def _measures(self, step):
-        return None not in (self.case.observe, self.preset.measure_every) and step % self.preset.measure_every == 0
+        return (
+            None not in (self.case.observe, self.preset.measure_every)
+            and step % self.preset.measure_every == 0
+        )
 
     def _factors(self, model, gradient=False):
-        weights, biases = (self.case.observe(model, part, gradient=gradient) for part in ("weight", "bias"))
-        return [*(W.contiguous() for W in weights), *(b.unsqueeze(-1) for b in biases)]  # W_Q, W_K, and b_Q, b_K as columns
+        weights, biases = (
+            self.case.observe(model, part, gradient=gradient) for part in ("weight", "bias")
+        )
+        return [
+            *(W.contiguous() for W in weights),
+            *(b.unsqueeze(-1) for b in biases),
+        ]  # W_Q, W_K, and b_Q, b_K as columns
 
     def _metrics(self, step, model):
         W_Q, W_K, b_Q, b_K = map(step_products, self.before, self._factors(model))
         g_Q, g_K, g_b_Q, g_b_K = (g @ g.mT for g in self._factors(model, gradient=True))
         joint = metrics_of_products(W_Q + b_Q, W_K + b_K)
         length = lambda square: trace(square).sqrt()
-        return metrics_of_products(W_Q, W_K) | {f"joint_{name}": joint[name] for name in ("rho", "beta", "drift")} | {
-            "drift_predicted": learning_rate_at(step, self.settings) ** 2 * torch.linalg.matrix_norm(g_Q + g_b_Q - g_K - g_b_K),
-            "step_length": length(W_Q[2] + W_K[2]),
-            "gradient_W_Q": length(g_Q), "gradient_W_K": length(g_K), "gradient_b_Q": length(g_b_Q), "gradient_b_K": length(g_b_K),
-        }
+        return (
+            metrics_of_products(W_Q, W_K)
+            | {f"joint_{name}": joint[name] for name in ("rho", "beta", "drift")}
+            | {
+                "drift_predicted": learning_rate_at(step, self.settings) ** 2
+                * torch.linalg.matrix_norm(g_Q + g_b_Q - g_K - g_b_K),
+                "step_length": length(W_Q[2] + W_K[2]),
+                "gradient_W_Q": length(g_Q),
+                "gradient_W_K": length(g_K),
+                "gradient_b_Q": length(g_b_Q),
+                "gradient_b_K": length(g_b_K),
+            }
+        )
 
     @property
     def provenance(self):
@@ -64,7 +84,10 @@ class Recorder:
         return last | {"seconds": round(self.seconds, 1), "earlier": earlier}
 
     def state_dict(self):
-        return {name: getattr(self, name) for name in ("step", "heads", "validation", "origins", "seconds")}
+        return {
+            name: getattr(self, name)
+            for name in ("step", "heads", "validation", "origins", "seconds")
+        }
 
     def load_state_dict(self, state):
         here = self.origins

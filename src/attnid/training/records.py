@@ -13,7 +13,12 @@ import torch
 from ..checks import require
 from ..files import write_whole
 
-DIGITS = {"beta": 7, "joint_beta": 7, "loss": 6, "error": 3}  # significant digits that are kept; 4 of other metrics
+DIGITS = {
+    "beta": 7,
+    "joint_beta": 7,
+    "loss": 6,
+    "error": 3,
+}  # significant digits that are kept; 4 of other metrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +51,15 @@ class Record:
 
     def write(self, path):
         """Write the record as compressed JSON, its measured numbers to a few significant digits."""
-        content = {name: getattr(self, name) for name in ("preset", "case", "seed", "settings", "provenance")}
+        content = {
+            name: getattr(self, name)
+            for name in ("preset", "case", "seed", "settings", "provenance")
+        }
         content |= {"step": self.step.tolist(), "loss": _rounded("loss", self.loss)}
-        content |= {part: {name: _rounded(name, values) for name, values in getattr(self, part).items()} for part in ("validation", "heads")}
+        content |= {
+            part: {name: _rounded(name, values) for name, values in getattr(self, part).items()}
+            for part in ("validation", "heads")
+        }
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, lzma.compress(json.dumps(content, separators=(",", ":")).encode()))
 
@@ -59,17 +70,36 @@ def read_record(path):
         with lzma.open(path, "rt") as file:
             content = json.load(file)
         arrays = lambda values: {name: np.array(value) for name, value in values.items()}
-        return Record(**content | {"step": np.array(content["step"]), "loss": np.array(content["loss"]),
-                                   "validation": arrays(content["validation"]), "heads": arrays(content["heads"])})
+        return Record(
+            **content
+            | {
+                "step": np.array(content["step"]),
+                "loss": np.array(content["loss"]),
+                "validation": arrays(content["validation"]),
+                "heads": arrays(content["heads"]),
+            }
+        )
     except FileNotFoundError:
         raise
-    except (OSError, EOFError, lzma.LZMAError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"path={os.fspath(path)!r}: is not a record of a run ({type(error).__name__})") from None
+    except (
+        OSError,
+        EOFError,
+        lzma.LZMAError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ) as error:
+        raise ValueError(
+            f"path={os.fspath(path)!r}: is not a record of a run ({type(error).__name__})"
+        ) from None
 
 
 def record_paths(folder):
     """The files of all records at or below a folder, in the order of their runs and seeds."""
-    return sorted(Path(folder).rglob("seed-*.json.xz"), key=lambda path: (path.parent, _seed_of(path)))
+    return sorted(
+        Path(folder).rglob("seed-*.json.xz"), key=lambda path: (path.parent, _seed_of(path))
+    )
 
 
 def read_records(folder):
@@ -77,7 +107,9 @@ def read_records(folder):
     paths, found = record_paths(folder), {}
     require(paths, "folder", os.fspath(folder), "holds no records")
     for path in paths:
-        found.setdefault(path.parent.relative_to(folder).as_posix(), {})[_seed_of(path)] = read_record(path)
+        found.setdefault(path.parent.relative_to(folder).as_posix(), {})[_seed_of(path)] = (
+            read_record(path)
+        )
     return found
 
 
@@ -90,14 +122,27 @@ def _seed_of(path):
 def _rounded(name, values):
     if isinstance(values, (list, np.ndarray)):
         return [_rounded(name, value) for value in values]
-    return float(f"{values:.{DIGITS.get(name, 4)}g}") if isinstance(values, (float, np.floating)) else int(values)
+    return (
+        float(f"{values:.{DIGITS.get(name, 4)}g}")
+        if isinstance(values, (float, np.floating))
+        else int(values)
+    )
 
 
 def provenance(corpus, device, precision):
     """Where a record comes from."""
-    name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
-    return {"commit": commit(), "data": corpus.name, "data_sha256": corpus.sha256, "torch": str(torch.__version__),
-            "device": name, "precision": precision, "threads": torch.get_num_threads()}
+    name = (
+        torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
+    )
+    return {
+        "commit": commit(),
+        "data": corpus.name,
+        "data_sha256": corpus.sha256,
+        "torch": str(torch.__version__),
+        "device": name,
+        "precision": precision,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def commit():
@@ -106,6 +151,11 @@ def commit():
     git = lambda *words: subprocess.run(["git", "-C", here, *words], capture_output=True, text=True)
     try:
         tracked = git("ls-files", "--error-unmatch", __file__).returncode == 0
-        return git("rev-parse", "HEAD").stdout.strip() + ("+" if git("status", "--porcelain", ".").stdout else "") if tracked else None
+        return (
+            git("rev-parse", "HEAD").stdout.strip()
+            + ("+" if git("status", "--porcelain", ".").stdout else "")
+            if tracked
+            else None
+        )
     except OSError:  # no git
         return None

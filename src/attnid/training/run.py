@@ -43,18 +43,38 @@ class TrainingConfig:
     def __post_init__(self):
         for field, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("seed", 0)):
             require_size(field, getattr(self, field), least)
-        require(is_finite(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
+        require(
+            is_finite(self.learning_rate) and self.learning_rate > 0,
+            "learning_rate",
+            self.learning_rate,
+            "must be above 0",
+        )
         if self.min_learning_rate is None:
             object.__setattr__(self, "min_learning_rate", self.learning_rate / 10)
         low, high = self.min_learning_rate, self.learning_rate
-        require(is_finite(low) and 0 <= low <= high, "min_learning_rate", low, f"must be from 0 to learning_rate={high}")
+        require(
+            is_finite(low) and 0 <= low <= high,
+            "min_learning_rate",
+            low,
+            f"must be from 0 to learning_rate={high}",
+        )
         for field in ("weight_decay", "grad_clip"):
             value = getattr(self, field)
             require(is_finite(value) and value >= 0, field, value, "must be at least 0")
         pair = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
-        require(pair and all(is_finite(b) and 0 <= b < 1 for b in self.betas), "betas", self.betas, "must be two numbers in [0, 1)")
+        require(
+            pair and all(is_finite(b) and 0 <= b < 1 for b in self.betas),
+            "betas",
+            self.betas,
+            "must be two numbers in [0, 1)",
+        )
         object.__setattr__(self, "betas", tuple(self.betas))
-        require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, f"must be one of {OPTIMIZERS}")
+        require(
+            self.optimizer in OPTIMIZERS,
+            "optimizer",
+            self.optimizer,
+            f"must be one of {OPTIMIZERS}",
+        )
 
 
 def learning_rate_at(step, settings):
@@ -63,12 +83,19 @@ def learning_rate_at(step, settings):
         return settings.learning_rate * (step + 1) / (settings.warmup + 1)
     done = min(1.0, (step - settings.warmup) / max(1, settings.steps - settings.warmup))
     falling = 0.5 * (1.0 + math.cos(math.pi * done))  # from 1 to 0
-    return settings.min_learning_rate + falling * (settings.learning_rate - settings.min_learning_rate)
+    return settings.min_learning_rate + falling * (
+        settings.learning_rate - settings.min_learning_rate
+    )
 
 
 def get_batch(tokens, block_size, batch_size, generator):
     """Random windows of tokens (n,): inputs and next tokens, both (batch_size, block_size). ValueError when n <= block_size."""
-    require(len(tokens) > block_size, "tokens", len(tokens), f"must be more tokens than block_size={block_size}")
+    require(
+        len(tokens) > block_size,
+        "tokens",
+        len(tokens),
+        f"must be more tokens than block_size={block_size}",
+    )
     start = torch.randint(len(tokens) - block_size, (batch_size, 1), generator=generator)
     window = tokens[start + torch.arange(block_size + 1)]  # (batch_size, block_size + 1)
     return window[:, :-1].contiguous(), window[:, 1:].contiguous()
@@ -78,14 +105,20 @@ def make_optimizer(model, settings):
     """The optimizer that the settings name; only parameters of two dimensions decay."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
     fused = _device(model).type in ("cpu", "cuda")
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=fused)
+        return torch.optim.AdamW(
+            groups, lr=settings.learning_rate, betas=settings.betas, fused=fused
+        )
     return torch.optim.SGD(groups, lr=settings.learning_rate, fused=fused)
 
 
 # ---- a run
+
 
 class Run:
     """A run on its way: the model, its optimizer and loss scaler, the generator of its batches, and the step it has reached.
@@ -99,7 +132,12 @@ class Run:
     def __init__(self, model, corpus, settings, *, precision="float32", compiled=False):
         needed, size, T = len(corpus.vocabulary), model.config.vocab_size, model.config.block_size
         require(needed <= size, "vocab_size", size, f"{corpus.name} needs {needed}")
-        require(len(corpus.train) > T, "tokens", len(corpus.train), f"must be more tokens than block_size={T}")
+        require(
+            len(corpus.train) > T,
+            "tokens",
+            len(corpus.train),
+            f"must be more tokens than block_size={T}",
+        )
         require(precision in PRECISIONS, "precision", precision, f"must be one of {PRECISIONS}")
         self.model = model.double() if precision == "float64" else model
         self.corpus, self.settings, self.precision = corpus, settings, precision
@@ -117,14 +155,18 @@ class Run:
         device, settings = _device(self.model), self.settings
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(self.step, settings)
-        x, y = get_batch(self.corpus.train, self.model.config.block_size, settings.batch_size, self.batches)
+        x, y = get_batch(
+            self.corpus.train, self.model.config.block_size, settings.batch_size, self.batches
+        )
         self.optimizer.zero_grad(set_to_none=True)
         half = self.precision in ("bfloat16", "float16")
         with torch.autocast(device.type, getattr(torch, self.precision), enabled=half):
             _, loss = self.forward(x.to(device), y.to(device))
         value = loss.item()
         if not math.isfinite(value):
-            raise ArithmeticError(f"loss={value}: is not finite, at step={self.step}; a smaller learning_rate may help")
+            raise ArithmeticError(
+                f"loss={value}: is not finite, at step={self.step}; a smaller learning_rate may help"
+            )
         self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimizer)
         if settings.grad_clip:
@@ -137,14 +179,22 @@ class Run:
     @property
     def description(self):
         """What must be the same, by name, for a run to go on from the state of another."""
-        where = {"data": self.corpus.sha256, "precision": self.precision, "device": _device(self.model).type}
+        where = {
+            "data": self.corpus.sha256,
+            "precision": self.precision,
+            "device": _device(self.model).type,
+        }
         return asdict(self.model.config) | asdict(self.settings) | where
 
     def state_dict(self):
         device = _device(self.model).type
         return {
-            "step": self.step, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
-            "batches": self.batches.get_state(), "global": torch.get_rng_state(),
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "batches": self.batches.get_state(),
+            "global": torch.get_rng_state(),
             "device": getattr(torch, device).get_rng_state() if device in ("cuda", "mps") else None,
         }
 
@@ -159,7 +209,17 @@ class Run:
             getattr(torch, _device(self.model).type).set_rng_state(state["device"])
 
 
-def train(model, corpus, settings, *, before_step=None, on_step=None, checkpoint=None, precision="float32", compiled=False):
+def train(
+    model,
+    corpus,
+    settings,
+    *,
+    before_step=None,
+    on_step=None,
+    checkpoint=None,
+    precision="float32",
+    compiled=False,
+):
     """Train the model in place on corpus.train. Returns the history: {"step": [...], "loss": [...]}.
 
     loss[i] is the loss in nats per token of the batch of step[i], before that step. before_step(step, model) is called before
@@ -171,7 +231,11 @@ def train(model, corpus, settings, *, before_step=None, on_step=None, checkpoint
     rounding elsewhere. The global generator and the model's mode are left as they were, also by an error or an interrupt.
     Raises what Run and Checkpoint raise.
     """
-    run, history, was_training = Run(model, corpus, settings, precision=precision, compiled=compiled), {"step": [], "loss": []}, model.training
+    run, history, was_training = (
+        Run(model, corpus, settings, precision=precision, compiled=compiled),
+        {"step": [], "loss": []},
+        model.training,
+    )
     try:
         with torch.random.fork_rng(devices=_cuda_devices(model)):
             torch.manual_seed(settings.seed)  # dropout has no generator of its own
@@ -179,7 +243,10 @@ def train(model, corpus, settings, *, before_step=None, on_step=None, checkpoint
             if checkpoint is not None:
                 checkpoint.resume(run, history)
                 if run.step:
-                    print(f"{checkpoint.path}: the run goes on from step {run.step} of {settings.steps}", file=sys.stderr)
+                    print(
+                        f"{checkpoint.path}: the run goes on from step {run.step} of {settings.steps}",
+                        file=sys.stderr,
+                    )
             progress = Progress(settings.steps, run.step)
             while run.step < settings.steps:
                 step = run.step
@@ -190,7 +257,11 @@ def train(model, corpus, settings, *, before_step=None, on_step=None, checkpoint
                 history["loss"].append(loss)
                 if on_step is not None:
                     on_step(step, loss, model, run.optimizer)
-                if checkpoint is not None and run.step % checkpoint.every == 0 and run.step < settings.steps:
+                if (
+                    checkpoint is not None
+                    and run.step % checkpoint.every == 0
+                    and run.step < settings.steps
+                ):
                     checkpoint.save(run, history)
                 progress.show(run.step, loss)
     finally:
@@ -209,10 +280,16 @@ class Progress:
         if alone and sys.stderr.isatty() and (done % 10 == 0 or done == self.steps):
             left = (time.monotonic() - self.start) / (done - self.first) * (self.steps - done)
             end = "\n" if done == self.steps else ""
-            print(f"\rstep {done} of {self.steps}, loss {loss:.3f}, {left:.0f} s left   ", end=end, file=sys.stderr, flush=True)
+            print(
+                f"\rstep {done} of {self.steps}, loss {loss:.3f}, {left:.0f} s left   ",
+                end=end,
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 # ---- evaluation
+
 
 class Evaluation(NamedTuple):
     """loss: the mean in nats per token; error: its standard error, from the spread between windows."""
@@ -230,13 +307,23 @@ def evaluate(model, tokens, *, batches=20, batch_size=64, context=0, seed=0):
     model is left in the mode it was in. ValueError for a context that is not below block_size, or too few tokens.
     """
     T = model.config.block_size
-    require(type(context) is int and 0 <= context < T, "context", context, f"must be an integer from 0 to {T - 1}")
+    require(
+        type(context) is int and 0 <= context < T,
+        "context",
+        context,
+        f"must be an integer from 0 to {T - 1}",
+    )
     for field, value in (("batches", batches), ("batch_size", batch_size)):
         require(type(value) is int and value >= 1, field, value, "must be an integer of at least 1")
     generator, was_training = torch.Generator().manual_seed(seed), model.training
     try:
         model.eval()
-        windows = torch.cat([_window_losses(model, get_batch(tokens, T, batch_size, generator), context) for _ in range(batches)])
+        windows = torch.cat(
+            [
+                _window_losses(model, get_batch(tokens, T, batch_size, generator), context)
+                for _ in range(batches)
+            ]
+        )
     finally:
         model.train(was_training)
     error = windows.std().item() / math.sqrt(len(windows)) if len(windows) > 1 else math.nan
@@ -246,7 +333,9 @@ def evaluate(model, tokens, *, batches=20, batch_size=64, context=0, seed=0):
 def _window_losses(model, batch, context):
     x, y = (part.to(_device(model)) for part in batch)
     logits, _ = model(x)
-    losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)  # (B, T)
+    losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(
+        y.shape
+    )  # (B, T)
     return losses[:, context:].double().mean(1)  # (B,)
 
 

@@ -39,8 +39,12 @@ def t_interval(values, level=0.95):
     """
     values = _sample("values", values)
     _check_level(level)
-    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
-    return Interval(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
+    half = (
+        stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    )
+    return Interval(
+        float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values)
+    )
 
 
 def bca_interval(values, statistic=np.mean, level=0.95, *, resamples=9999, seed=0):
@@ -54,15 +58,27 @@ def bca_interval(values, statistic=np.mean, level=0.95, *, resamples=9999, seed=
     estimate = float(statistic(values))
     if np.ptp(values) == 0:
         return Interval(estimate, estimate, estimate, len(values))
-    ends = stats.bootstrap((values,), statistic, confidence_level=level, n_resamples=resamples, method="BCa", vectorized=False,
-                           rng=np.random.default_rng(seed)).confidence_interval
+    ends = stats.bootstrap(
+        (values,),
+        statistic,
+        confidence_level=level,
+        n_resamples=resamples,
+        method="BCa",
+        vectorized=False,
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
     return Interval(estimate, float(ends.low), float(ends.high), len(values))
 
 
 def paired(one, other):
     """Differences one - other of two maps seed -> value, in the order of the seeds. ValueError where the seeds differ."""
     unmatched = sorted(set(one) ^ set(other))
-    require(not unmatched, "seed", unmatched[0] if unmatched else None, "is in one sample only: a comparison is paired by seed")
+    require(
+        not unmatched,
+        "seed",
+        unmatched[0] if unmatched else None,
+        "is in one sample only: a comparison is paired by seed",
+    )
     return np.array([one[seed] - other[seed] for seed in sorted(one)])
 
 
@@ -72,8 +88,14 @@ def sign_flip_p(differences, *, resamples=2**16, seed=0):
     No smaller p than 2 / 2^n is to be had. ValueError as for t_interval.
     """
     differences = _sample("differences", differences)
-    test = stats.permutation_test((differences,), np.mean, permutation_type="samples", n_resamples=resamples, vectorized=True,
-                                  rng=np.random.default_rng(seed))
+    test = stats.permutation_test(
+        (differences,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=resamples,
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    )
     return float(test.pvalue)
 
 
@@ -89,8 +111,10 @@ def equivalence(differences, margin, alpha=0.05):
     if np.ptp(differences) == 0:
         p = float(abs(interval.estimate) >= margin)
     else:
-        p = max(stats.ttest_1samp(differences, -margin, alternative="greater").pvalue,
-                stats.ttest_1samp(differences, margin, alternative="less").pvalue)
+        p = max(
+            stats.ttest_1samp(differences, -margin, alternative="greater").pvalue,
+            stats.ttest_1samp(differences, margin, alternative="less").pvalue,
+        )
     return Equivalence(interval.estimate, float(p), interval.low, interval.high, interval.n)
 
 
@@ -106,7 +130,12 @@ def power_law(x, y):
 
 def _sample(field, values):
     values = np.asarray(values, dtype=float)
-    require(values.ndim == 1 and len(values) >= 2, field, values.tolist(), "must be at least two numbers, one per seed")
+    require(
+        values.ndim == 1 and len(values) >= 2,
+        field,
+        values.tolist(),
+        "must be at least two numbers, one per seed",
+    )
     require(bool(np.isfinite(values).all()), field, values.tolist(), "every number must be finite")
     return values
 
