@@ -258,7 +258,9 @@ def test_head_metrics_are_those_of_weights_saved_by_hand():
         for name in ("rho", "beta", "tau", "mu", "drift", "joint_rho", "joint_beta", "joint_drift"):
             found = torch.tensor(recorder.heads[name][i], dtype=torch.float64)
             # two computations, batched and single: equal to rounding on any processor
-            torch.testing.assert_close(found, expected[name], rtol=1e-9, atol=1e-14, msg=f"{name} {step}")
+            torch.testing.assert_close(
+                found, expected[name], rtol=1e-9, atol=1e-14, msg=f"{name} {step}"
+            )
         length = [(plain[part + 2] - plain[part]).flatten(2).norm(dim=2) for part in (0, 1)]
         torch.testing.assert_close(
             torch.tensor(recorder.heads["step_length"][i], dtype=torch.float64),

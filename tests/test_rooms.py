@@ -1,0 +1,54 @@
+"""The rooms of the package: which may import which, what a name costs, and one style."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnid
+
+ROOT = Path(__file__).resolve().parents[1]
+PROBE = """[tool.importlinter]
+root_package = "attnid"
+[[tool.importlinter.contracts]]
+name = "upside down"
+type = "layers"
+layers = ["attnid.layer", "attnid.network"]
+"""
+
+
+def tool(name, *arguments, folder=ROOT):
+    command = [Path(sys.executable).with_name(name), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_imports_point_down():
+    pytest.importorskip("importlinter")
+    kept = tool("lint-imports", "--no-cache", "--config", "pyproject.toml")
+    assert kept.returncode == 0, kept.stdout
+
+
+def test_an_import_that_points_up_is_found(tmp_path):
+    pytest.importorskip("importlinter")
+    (tmp_path / "pyproject.toml").write_text(PROBE)
+    broken = tool("lint-imports", "--no-cache", "--config", str(tmp_path / "pyproject.toml"))
+    assert broken.returncode == 1 and "attnid.network is not allowed to import" in broken.stdout
+
+
+def test_one_style():
+    pytest.importorskip("ruff")
+    for arguments in (("format", "--check", "--diff"), ("check", "--output-format", "concise")):
+        found = tool("ruff", *arguments, "src", "tests", "book")
+        assert found.returncode == 0, found.stdout[-3000:]
+
+
+@pytest.mark.parametrize("name", attnid.__all__)
+def test_each_public_name_is_there(name):
+    assert getattr(attnid, name) is getattr(attnid, name)
+    assert name in dir(attnid)
+
+
+def test_another_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'counts'"):
+        attnid.counts
