@@ -73,6 +73,32 @@ apply/eqP/memv_imgP => [/f_g [t ->] | [t _ ->]].
 by apply/f_g; exists t; rewrite lfunE.
 Qed.
 
+(* Maps of their own for each i of a family: the null space of the whole has   *)
+(* the dimension of one for each i.                                            *)
+Definition each (I : finType) (U V : vectType F) (f : I -> U -> V) (u : {ffun I -> U}) :
+    {ffun I -> V} := [ffun i => f i (u i)].
+
+Lemma each_is_linear (I : finType) (U V : vectType F) (f : I -> {linear U -> V}) :
+  linear (each f).
+Proof. by move=> a u v; apply/ffunP=> i; rewrite !ffunE linearP. Qed.
+Canonical each_linear I U V f := Linear (@each_is_linear I U V f).
+
+Lemma nullity_of_each (I : finType) (P U V : vectType F) (f : I -> {linear U -> V})
+    (g : I -> {linear P -> U}) :
+    (forall i t, g i t = 0 -> t = 0) ->
+    (forall i u, f i u = 0 <-> exists t, u = g i t) ->
+  nullity [linear of each f] = (#|I| * Vector.dim P)%N.
+Proof.
+move=> g_inj f_g; apply: (@nullity_by_parameters _ _ _ _ [linear of each g]).
+  move=> t /ffunP t0; apply/ffunP=> i; rewrite [RHS]ffunE; apply: (g_inj i).
+  by have := t0 i; rewrite !ffunE.
+move=> u; split=> [/ffunP u0 | [t ->]].
+  have /fin_all_exists [t ut] : forall i, exists t, u i = g i t.
+    by move=> i; apply/f_g; have := u0 i; rewrite !ffunE.
+  by exists [ffun i => t i]; apply/ffunP=> i; rewrite !ffunE.
+by apply/ffunP=> i; rewrite !ffunE; apply/f_g; exists (t i).
+Qed.
+
 (* All matrices A Z B have as many dimensions as the ranks of A and B multiply *)
 (* to.                                                                         *)
 Definition sandwich (k l m n : nat) (A : 'M[F]_(k, m)) (B : 'M[F]_(n, l)) (Z : 'M[F]_(m, n)) :=
