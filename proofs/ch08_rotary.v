@@ -212,3 +212,131 @@ by rewrite -scalemxAl TX scaler0 mul1mx sub0r => /eqP; rewrite oppr_eq0 => /eqP.
 Qed.
 
 End Plane.
+
+(* Many planes. Plane i turns by (c i, s i): the head's rotation is block      *)
+(* diagonal, and S has a 2 x 2 block for each two planes.                      *)
+Section Planes.
+Variables (F : fieldType) (p : nat) (c s : 'I_p -> F).
+Notation D := (\sum_(i < p) 2)%N.
+Implicit Types S : 'M[F]_D.
+
+Definition rotation : 'M[F]_D := \mxdiag_(i < p) turn (c i) (s i).
+
+Lemma commutes_by_blocks S :
+  S *m rotation = rotation *m S <->
+  forall i j, submxblock S i j *m turn (c j) (s j) = turn (c i) (s i) *m submxblock S i j.
+Proof.
+rewrite -{1 2}[S]submxblockK mul_mxblock_mxdiag mul_mxdiag_mxblock.
+split=> [/eq_mxblockP eq i j | eq]; first exact: eq.
+by apply: eq_mxblock.
+Qed.
+
+Hypothesis rotations : forall i, c i ^+ 2 + s i ^+ 2 = 1.
+Hypothesis none_is_still : forall i, s i != 0.
+Hypothesis alike_or_different :
+  forall i j, (c i = c j /\ s i = s j) \/ (c i *+ 2 != c j *+ 2).
+
+(* The commutant. Let each plane turn, by neither zero nor a half turn, and    *)
+(* any two of them alike or at different rates. What commutes with the         *)
+(* rotation are the matrices that have a block a I + b J for each two planes   *)
+(* that turn alike, and zero for any two that do not.                          *)
+Theorem commutant_of_planes S :
+  S *m rotation = rotation *m S <->
+  forall i j, if c i == c j then exists a b, submxblock S i j = turn a b
+              else submxblock S i j = 0.
+Proof.
+rewrite commutes_by_blocks; split=> blocks i j; have := blocks i j.
+  case: ifP => [/eqP ceq | cne] comm.
+    have [[_ seq] | ] := alike_or_different i j; last by rewrite ceq eqxx.
+    by apply/(commutant_of_a_rotation _ (c j) (none_is_still j)); rewrite -{2}ceq -{2}seq.
+  have [[ceq] | neq] := alike_or_different i j; first by rewrite ceq eqxx in cne.
+  exact: (planes_of_different_rates (rotations i) (rotations j) neq).
+case: ifP => [/eqP ceq [a [b eq]] | _ ->]; last by rewrite mul0mx mulmx0.
+have [[_ seq] | ] := alike_or_different i j; last by rewrite ceq eqxx.
+rewrite ceq seq; apply/(commutant_of_a_rotation _ (c j) (none_is_still j)).
+by exists a, b.
+Qed.
+
+Definition commutator S : 'M[F]_D := S *m rotation - rotation *m S.
+
+Lemma commutator_is_linear : linear commutator.
+Proof.
+move=> a u v; rewrite /commutator mulmxDl mulmxDr -scalemxAl -scalemxAr opprD addrACA.
+by rewrite scalerBr.
+Qed.
+Canonical commutator_linear := Linear commutator_is_linear.
+
+Definition alike : finType := [finType of {x : 'I_p * 'I_p | c x.1 == c x.2}].
+
+Definition from_blocks (t : {ffun alike -> F^o * F^o}) : 'M[F]_D :=
+  \mxblock_(i < p, j < p)
+    (if insub (i, j) is Some x then turn (t x).1 (t x).2 else 0 : 'M[F]_2).
+
+Lemma turn_entries (a b : F) : turn a b 0 0 = a /\ turn a b 1 0 = b.
+Proof. by split; rewrite !mxE /= ?mulr1n ?mulr0n ?subr0 ?mulr0 ?mulr1 ?addr0 ?add0r. Qed.
+
+Lemma turn_linear (a c1 s1 c2 s2 : F) :
+  turn (a * c1 + c2) (a * s1 + s2) = a *: turn c1 s1 + turn c2 s2.
+Proof.
+rewrite /turn scalerDl -scalerA [in RHS](scalerDr a c1%:M) raddfD /= scale_scalar_mx.
+by rewrite addrACA.
+Qed.
+
+Lemma from_blocks_is_linear : linear from_blocks.
+Proof.
+move=> a u v; apply/mxblockP=> i j; rewrite submxblockD.
+have subZ (X : 'M[F]_D) : submxblock (a *: X) i j = a *: submxblock X i j.
+  by apply/matrixP=> k l; rewrite !mxE.
+rewrite subZ /from_blocks !mxblockK; case: insub => [x|]; last by rewrite scaler0 addr0.
+by rewrite !ffunE; apply: turn_linear.
+Qed.
+Canonical from_blocks_linear := Linear from_blocks_is_linear.
+
+(* Its dimension is two for each pair (i, j) of planes that turn alike. If n   *)
+(* planes turn at each of several rates, these are 2 n^2 for each rate.        *)
+Theorem dimension_of_commutant :
+  nullity [linear of commutator] = (2 * #|[pred x : 'I_p * 'I_p | c x.1 == c x.2]|)%N.
+Proof.
+rewrite mulnC -card_sig.
+apply: (@nullity_by_parameters _ _ _ _ _ [linear of from_blocks]) => /= [t t0 | S].
+  apply/ffunP=> x; rewrite [RHS]ffunE.
+  have := congr1 (fun Z : 'M[F]_D => submxblock Z (val x).1 (val x).2) t0.
+  rewrite submxblock0 /from_blocks mxblockK -surjective_pairing valK /= => eq0.
+  have [ta tb] := turn_entries (t x).1 (t x).2.
+  have e0 := congr1 (fun Z : 'M[F]_2 => Z 0 0) eq0.
+  have e1 := congr1 (fun Z : 'M[F]_2 => Z 1 0) eq0.
+  by rewrite ta mxE in e0; rewrite tb mxE in e1; rewrite [t x]surjective_pairing e0 e1.
+rewrite /commutator; split=> [/eqP | [t ->]].
+  rewrite subr_eq0 => /eqP/commutant_of_planes blocks.
+  exists [ffun x : alike => (submxblock S (val x).1 (val x).2 0 0,
+                             submxblock S (val x).1 (val x).2 1 0)].
+  apply/mxblockP=> i j; rewrite /from_blocks mxblockK; have := blocks i j.
+  case: insubP => [x /= -> xij [a [b eq]] | /= /negbTE -> //].
+  by rewrite ffunE xij /= eq; have [-> ->] := turn_entries a b.
+apply/eqP; rewrite subr_eq0; apply/eqP/commutant_of_planes=> i j.
+rewrite /from_blocks mxblockK; case: insubP => [x /= -> _ | /= /negbTE -> //].
+by exists (t x).1, (t x).2.
+Qed.
+
+(* If no two planes turn at the same rate, S has a block a I + b J for each    *)
+(* plane, zero elsewhere, and the dimension is 2 p, the width of the head.     *)
+Theorem distinct_rates S :
+    injective c ->
+  (S *m rotation = rotation *m S <-> exists a b, S = \mxdiag_(i < p) turn (a i) (b i))
+  /\ nullity [linear of commutator] = D.
+Proof.
+move=> c_inj; split.
+  rewrite commutant_of_planes; split=> [blocks | [a [b ->]] i j].
+    exists (fun i => submxblock S i i 0 0), (fun i => submxblock S i i 1 0).
+    apply/mxblockP=> i j; have := blocks i j; rewrite mxblockK (inj_eq c_inj).
+    case: eqP => [<- [a [b eq]] | //]; rewrite conform_mx_id eq.
+    by have [-> ->] := turn_entries a b.
+  rewrite mxblockK (inj_eq c_inj); case: eqP => [_ | //].
+  by rewrite conform_mx_id; exists (a i), (b i).
+rewrite dimension_of_commutant sum_nat_const card_ord mulnC; congr (_ * _)%N.
+rewrite -[RHS]card_ord -(card_codom (f := fun i : 'I_p => (i, i))) => [|i j [] //].
+apply: eq_card => -[i j]; rewrite !inE /= (inj_eq c_inj).
+by apply/eqP/codomP => [-> | [k [-> ->]] //]; exists j.
+Qed.
+
+End Planes.
