@@ -10,9 +10,10 @@ Unset Printing Implicit Defensive.
 Import GRing.Theory.
 Local Open Scope ring_scope.
 
-(* The differential deserves its name: along a straight line the product       *)
-(* changes by t times it, and by a term in t^2. This is how this book's proofs *)
-(* speak of derivatives without a limit.                                       *)
+(* The differential deserves its name: along a straight line the product W_K^T *)
+(* W_Q changes by t times its differential, and by t^2 times a product of the  *)
+(* two directions. This is how these proofs speak of derivatives without a     *)
+(* limit.                                                                      *)
 Theorem product_along_a_line (F : fieldType) (D m n : nat)
     (W_Q dW_Q : 'M[F]_(D, m)) (W_K dW_K : 'M[F]_(D, n)) (t : F) :
   product (W_Q + t *: dW_Q, W_K + t *: dW_K)
@@ -74,7 +75,9 @@ have -> : (q * a + p * b - p * q)%N = rank_of [linear of dproduct B A].
 by rewrite mulnDr addnC -N addnK.
 Qed.
 
-(* The same in addition, and with the rank of the differential.                *)
+(* What a product loses, in addition: with A of rank p and B of rank q the     *)
+(* differential of A^T B has a rank r with r + p q = q a + p b, and rank and   *)
+(* dimension of the null space make d (a + b).                                 *)
 Theorem rank_of_a_product (F : fieldType) (d a b : nat)
     (A : 'M[F]_(d, a)) (B : 'M[F]_(d, b)) (p q : nat) :
     \rank A = p -> \rank B = q ->

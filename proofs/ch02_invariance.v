@@ -21,7 +21,8 @@ Theorem invariance W_Q W_K S :
   (invmx S^T *m W_K)^T *m (S *m W_Q) = W_K^T *m W_Q.
 Proof. by move=> uS; rewrite trmx_mul -trmx_inv trmxK !mulmxA mulmxKV. Qed.
 
-(* So every input X has the same scores K(X)^T Q(X).                           *)
+(* So all inputs have the same scores K^T Q under (S W_Q, S^-T W_K) as under   *)
+(* (W_Q, W_K). (X and Y are the same for self-attention.)                      *)
 Theorem invariance_of_scores W_Q W_K S (L : nat) (X : 'M[F]_(m, L)) (Y : 'M[F]_(n, L)) :
     S \in unitmx ->
   (invmx S^T *m W_K *m Y)^T *m (S *m W_Q *m X) = (W_K *m Y)^T *m (W_Q *m X).

@@ -25,14 +25,16 @@ by rewrite -scalerN.
 Qed.
 Canonical direction_linear W_Q W_K := Linear (direction_is_linear W_Q W_K).
 
-(* Null directions. Every T, invertible or not, gives one, whatever the ranks. *)
+(* Null directions. Along (T W_Q, -T^T W_K) the product W_K^T W_Q has          *)
+(* derivative zero, for every T, invertible or not, whatever the ranks.        *)
 Theorem directions_are_null W_Q W_K T : dproduct W_Q W_K (direction W_Q W_K T) = 0.
 Proof.
 rewrite /dproduct /direction /= linearN /= trmx_mul trmxK mulNmx mulmxA.
 by rewrite subrr.
 Qed.
 
-(* Different T give different directions, if W_Q (or W_K) has rank D.          *)
+(* Different T give different directions (T W_Q, -T^T W_K), if W_Q or W_K has  *)
+(* rank D.                                                                     *)
 Theorem different_T_different_directions W_Q W_K T T' :
   row_free W_Q || row_free W_K -> direction W_Q W_K T = direction W_Q W_K T' -> T = T'.
 Proof.
@@ -57,7 +59,8 @@ apply: cancel_K; move/eqP: null; rewrite addr_eq0 dK mulNmx opprK => /eqP ->.
 by rewrite mulmxA.
 Qed.
 
-(* Dimension. They form a space of dimension D^2.                              *)
+(* Dimension. For W_Q and W_K of rank D the null directions form a space of    *)
+(* dimension D^2.                                                              *)
 Theorem null_directions_have_dimension W_Q W_K :
     row_free W_Q -> row_free W_K ->
   nullity [linear of dproduct W_Q W_K] = (D ^ 2)%N.
@@ -68,7 +71,8 @@ move=> fQ fK; rewrite -mulnn; apply: (@nullity_by_parameters _ _ _ _ _ [linear o
 exact: no_other_null_directions.
 Qed.
 
-(* One up, one down: (W_Q, -W_K) is null. It is the direction T = I.           *)
+(* One up, one down: (W_Q, -W_K) is null. It is the direction (T W_Q, -T^T     *)
+(* W_K) of T = I.                                                              *)
 Theorem one_up_one_down W_Q W_K :
   dproduct W_Q W_K (W_Q, - W_K) = 0 /\ (W_Q, - W_K) = direction W_Q W_K 1%:M.
 Proof.
@@ -76,8 +80,8 @@ have -> : (W_Q, - W_K) = direction W_Q W_K 1%:M by rewrite /direction trmx1 !mul
 by rewrite directions_are_null.
 Qed.
 
-(* The second order. Along the straight line the score product changes by      *)
-(* exactly -t^2 W_K^T T^2 W_Q.                                                 *)
+(* The second order. Along the straight line in the direction (T W_Q, -T^T     *)
+(* W_K) the score product changes by exactly -t^2 W_K^T T^2 W_Q.               *)
 Theorem second_order W_Q W_K T (t : F) :
   (W_K + t *: (direction W_Q W_K T).2)^T *m (W_Q + t *: (direction W_Q W_K T).1) - W_K^T *m W_Q
     = - (t ^+ 2 *: (W_K^T *m (T *m T) *m W_Q)).
@@ -88,7 +92,8 @@ rewrite addrC addKr -scalerN; congr (_ *: _).
 by rewrite linearN /= trmx_mul trmxK mulNmx !mulmxA.
 Qed.
 
-(* It stays the same all along the line if and only if T^2 = 0.                *)
+(* For W_Q and W_K of rank D the score product stays the same all along the    *)
+(* straight line in the direction (T W_Q, -T^T W_K) if and only if T^2 = 0.    *)
 Theorem constant_along_the_line W_Q W_K T :
     row_free W_Q -> row_free W_K ->
   (forall t, (W_K + t *: (direction W_Q W_K T).2)^T *m (W_Q + t *: (direction W_Q W_K T).1)

@@ -19,7 +19,8 @@ Theorem value_output_invariance W_O W_V S :
   S \in unitmx -> (W_O *m invmx S) *m (S *m W_V) = W_O *m W_V.
 Proof. by move=> uS; rewrite mulmxA mulmxKV. Qed.
 
-(* For C <= E and rank C these are all the weights with the same product.      *)
+(* For W_O and W_V of rank C, the weights with the same product W_O W_V are    *)
+(* (W_O S^-1, S W_V), each with exactly one nonsingular S.                     *)
 Theorem value_output_orbit W_O W_V (W_O' : 'M[F]_(E, C)) (W_V' : 'M[F]_(C, E)) :
     \rank W_O = C -> \rank W_V = C ->
   W_O' *m W_V' = W_O *m W_V <->
@@ -59,12 +60,13 @@ Qed.
 Canonical value_output_direction_linear W_O W_V :=
   Linear (value_output_direction_is_linear W_O W_V).
 
-(* For every T, singular or not, that direction is null.                       *)
+(* Along (-W_O T, T W_V) the product W_O W_V has derivative zero, for every T, *)
+(* singular or not.                                                            *)
 Theorem value_output_directions_are_null W_O W_V T :
   dvalue_output W_O W_V (value_output_direction W_O W_V T) = 0.
 Proof. by rewrite /dvalue_output /= mulNmx !mulmxA subrr. Qed.
 
-(* For C <= E and rank C there are no others,                                  *)
+(* For W_O and W_V of rank C there are no other null directions of W_O W_V.    *)
 Theorem no_other_value_output_directions W_O W_V (dW : 'M[F]_(E, C) * 'M[F]_(C, E)) :
     \rank W_O = C -> \rank W_V = C ->
   dvalue_output W_O W_V dW = 0 <-> exists T, dW = value_output_direction W_O W_V T.
@@ -77,7 +79,8 @@ rewrite /dproduct /= !trmxK => /iffLR /(_ null) [T [-> eO]]; exists T; congr pai
 by apply: trmx_inj; rewrite eO linearN /= trmx_mul.
 Qed.
 
-(* they are different for different T, and form a space of dimension C^2.      *)
+(* For W_O and W_V of rank C the directions (-W_O T, T W_V) are different for  *)
+(* different T, and the null space that they fill has dimension C^2.           *)
 Theorem value_output_dimension W_O W_V :
     \rank W_O = C -> \rank W_V = C ->
   (forall T, value_output_direction W_O W_V T = 0 -> T = 0) /\
@@ -93,9 +96,9 @@ Qed.
 
 End ValueOutput.
 
-(* Many heads. Head h has weights of its own. Those directions in which each   *)
-(* of the 2 H products W_K^h^T W_Q^h and W_O^h W_V^h keeps still to first      *)
-(* order form a space of dimension H D^2 + H C^2.                              *)
+(* Many heads, head h with weights of its own. The directions in which all     *)
+(* products W_K^h^T W_Q^h keep still to first order form a space of dimension  *)
+(* H D^2; those in which all products W_O^h W_V^h do, one of dimension H C^2.  *)
 Theorem whole_layer (F : fieldType) (H D C E : nat)
     (W_Q W_K : 'I_H -> 'M[F]_(D, E)) (W_O : 'I_H -> 'M[F]_(E, C)) (W_V : 'I_H -> 'M[F]_(C, E)) :
     (forall h, \rank (W_Q h) = D /\ \rank (W_K h) = D) ->

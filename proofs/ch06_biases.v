@@ -60,9 +60,9 @@ Qed.
 
 End JointAction.
 
-(* A witness over any field that has more than two elements: with D = E = L =  *)
-(* 1, W_Q = W_K = b_Q = 1, b_K = 0 and a factor S = s other than 0 and 1, the  *)
-(* scores are not the same when the weights alone move.                        *)
+(* A witness that weights must not move alone, over any field with more than   *)
+(* two elements: with D = E = L = 1, W_Q = W_K = b_Q = X = 1, b_K = 0 and S =  *)
+(* s other than 0 and 1 the scores are not the same.                           *)
 Theorem weights_alone_change_scores (F : fieldType) (s : F) :
     s != 0 -> s != 1 ->
   let S := s%:M : 'M[F]_1 in let I := 1%:M : 'M[F]_1 in
@@ -88,7 +88,9 @@ Definition softmax (e : F -> F) (L : nat) (mask : pred 'I_L) (u : 'I_L -> F) (i 
 Definition exponential (e : F -> F) : Prop :=
   (forall x y, e (x + y) = e x * e y) /\ (forall x, e x != 0).
 
-(* Fact 4.7. The softmax ignores a shift common to all keys.                   *)
+(* Fact 4.7. The softmax ignores a shift common to all keys, under any mask    *)
+(* and with any map e in place of the exponential that takes sums to products  *)
+(* and is nowhere zero.                                                        *)
 Theorem softmax_ignores_shifts e L (mask : pred 'I_L) (u : 'I_L -> F) (c : F) (i : 'I_L) :
   exponential e -> softmax e mask (fun j => u j + c) i = softmax e mask u i.
 Proof.
@@ -165,8 +167,9 @@ congr (_ + _); apply: eq_bigr => h _; rewrite mulmxDr mulmxDl !mulmxA; congr (_ 
 by rewrite -[LHS]mulmxA sum1.
 Qed.
 
-(* Rows of softmax do sum to one, when the sum that they are divided by is not *)
-(* zero, as with the real exponential where a query sees at least one key.     *)
+(* The attention weights of softmax do sum to one for each query, when the sum *)
+(* that they are divided by is not zero, as with the real exponential and a    *)
+(* query that sees at least one key.                                           *)
 Theorem softmax_sums_to_one (e : F -> F) (mask : rel 'I_L) (s : 'M[F]_L) :
     (forall l, \sum_(j | mask j l) e (s j l) != 0) ->
   const_mx 1 *m attention e mask s = const_mx 1 :> 'rV[F]_L.
@@ -176,7 +179,8 @@ under eq_bigr do rewrite !mxE mul1r /softmax.
 by rewrite -big_mkcond /= -mulr_suml divff.
 Qed.
 
-(* All value biases can be moved into the output bias.                         *)
+(* If the weights of each query sum to one, all value biases can be moved into *)
+(* the output bias.                                                            *)
 Theorem value_biases_can_be_moved b_V b_O A X :
     (forall h, const_mx 1 *m A h = const_mx 1 :> 'rV[F]_L) ->
   outputs b_V b_O A X = outputs (fun=> 0) (pooled b_V b_O) A X.

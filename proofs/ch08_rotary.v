@@ -39,10 +39,11 @@ move=> uA /(commutes_with_powers d) comm; rewrite -[in LHS]mulmxA [R ^ d *m (A *
 by rewrite -comm -[A *m _ *m _]mulmxA invariance // mulmxA.
 Qed.
 
-(* Necessity. Let W_Q and W_K have rank D, and let Delta be a set of offsets   *)
-(* that contains two neighbours. Weights have the same products at all offsets *)
-(* of Delta if and only if they are (A W_Q, A^-T W_K) with a nonsingular A     *)
-(* that commutes with R. This A is unique.                                     *)
+(* Rotary positions, with necessity. Let W_Q and W_K have rank D, and let      *)
+(* Delta be a set of offsets that contains two neighbours. Weights have the    *)
+(* same products W_K^T R_d W_Q at all offsets d of Delta if and only if they   *)
+(* are (A W_Q, A^-T W_K) with a nonsingular A that commutes with R. This A is  *)
+(* unique.                                                                     *)
 Theorem rotary_orbit (Delta : int -> Prop) W_Q W_K (W_Q' : 'M[F]_(D, m)) (W_K' : 'M[F]_(D, n)) :
     row_free W_Q -> row_free W_K ->
     (exists d, Delta d /\ Delta (d + 1)) ->
@@ -67,8 +68,9 @@ exists A; split=> // A' [_ _ QA' _]; apply: (row_free_inj fQ).
 by rewrite -QA.
 Qed.
 
-(* To first order. The directions that keep the products at all offsets of     *)
-(* Delta are (S W_Q, -S^T W_K) with S in the commutant of R.                   *)
+(* The same to first order. With W_Q and W_K of rank D, the directions that    *)
+(* keep the products at all offsets of Delta are (S W_Q, -S^T W_K) with S in   *)
+(* the commutant of R.                                                         *)
 Theorem rotary_null_directions (Delta : int -> Prop) W_Q W_K dW_Q dW_K :
     row_free W_Q -> row_free W_K ->
     (exists d, Delta d /\ Delta (d + 1)) ->
@@ -95,8 +97,8 @@ Qed.
 
 End Rotary.
 
-(* In particular B^T R_d A = R_d at two neighbouring offsets forces B = A^-T   *)
-(* and A R = R A.                                                              *)
+(* In particular, for a nonsingular R, B^T R_d A = R_d at two neighbouring     *)
+(* offsets forces B = A^-T and A R = R A.                                      *)
 Theorem rotary_insertion (F : fieldType) (d' : nat) (R A B : 'M[F]_d'.+1) (d : int) :
     R \in unitmx ->
     B^T *m R ^ d *m A = R ^ d -> B^T *m R ^ (d + 1) *m A = R ^ (d + 1) ->
@@ -194,8 +196,8 @@ rewrite /turn [in RHS](scalerDr _ c%:M) scalerA mulrnAl scale_scalar_mx addrAC; 
   by rewrite -unit mulrnAl -expr2 mulr2n opprD addrA addrK.
 Qed.
 
-(* Planes that turn at different rates do not mix: if c_1 is not c_2 and both  *)
-(* turns are rotations, only X = 0 has X R_2 = R_1 X. (2 is not 0 in F.)       *)
+(* Planes that turn at different rates do not mix: if 2 c1 is not 2 c2 and     *)
+(* both turns are rotations, only X = 0 has X R_2 = R_1 X.                     *)
 Theorem planes_of_different_rates X c1 s1 c2 s2 :
     c1 ^+ 2 + s1 ^+ 2 = 1 -> c2 ^+ 2 + s2 ^+ 2 = 1 -> c1 *+ 2 != c2 *+ 2 ->
   X *m turn c2 s2 = turn c1 s1 *m X -> X = 0.
@@ -237,9 +239,9 @@ Hypothesis alike_or_different :
   forall i j, (c i = c j /\ s i = s j) \/ (c i *+ 2 != c j *+ 2).
 
 (* The commutant. Let each plane turn, by neither zero nor a half turn, and    *)
-(* any two of them alike or at different rates. What commutes with the         *)
-(* rotation are the matrices that have a block a I + b J for each two planes   *)
-(* that turn alike, and zero for any two that do not.                          *)
+(* any two of them alike or at rates whose cosines differ. What commutes with  *)
+(* the rotation are the matrices that have a block a I + b J for each two      *)
+(* planes that turn alike, and zero for any two that do not.                   *)
 Theorem commutant_of_planes S :
   S *m rotation = rotation *m S <->
   forall i j, if c i == c j then exists a b, submxblock S i j = turn a b
@@ -292,8 +294,9 @@ by rewrite !ffunE; apply: turn_linear.
 Qed.
 Canonical from_blocks_linear := Linear from_blocks_is_linear.
 
-(* Its dimension is two for each pair (i, j) of planes that turn alike. If n   *)
-(* planes turn at each of several rates, these are 2 n^2 for each rate.        *)
+(* The dimension of the commutant is two for each pair (i, j) of planes that   *)
+(* turn alike, i = j included. If n planes turn at each of several rates,      *)
+(* these are 2 n^2 for each rate.                                              *)
 Theorem dimension_of_commutant :
   nullity [linear of commutator] = (2 * #|[pred x : 'I_p * 'I_p | c x.1 == c x.2]|)%N.
 Proof.
@@ -318,8 +321,9 @@ rewrite /from_blocks mxblockK; case: insubP => [x /= -> _ | /= /negbTE -> //].
 by exists (t x).1, (t x).2.
 Qed.
 
-(* If no two planes turn at the same rate, S has a block a I + b J for each    *)
-(* plane, zero elsewhere, and the dimension is 2 p, the width of the head.     *)
+(* If no two planes turn at the same rate, what commutes has a block a I + b J *)
+(* for each of the p planes and is zero elsewhere; the dimension is 2 p, the   *)
+(* width D of the head.                                                        *)
 Theorem distinct_rates S :
     injective c ->
   (S *m rotation = rotation *m S <-> exists a b, S = \mxdiag_(i < p) turn (a i) (b i))

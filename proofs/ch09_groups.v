@@ -63,8 +63,9 @@ by congr pair; apply/ffunP=> j; rewrite !ffunE mulmxDl scalemxAl.
 Qed.
 Canonical group_direction_linear W_Q W_K := Linear (group_direction_is_linear W_Q W_K).
 
-(* Under the same hypotheses the null directions of a group are these alone:   *)
-(* one T for the whole group,                                                  *)
+(* With W_K and the stack of the W_Q^j of rank D, the null directions of a     *)
+(* group are (T W_Q^1, ..., T W_Q^J, -T^T W_K) alone: one T for the whole      *)
+(* group.                                                                      *)
 Theorem group_null_directions W_Q W_K (dW : {ffun 'I_J -> 'M[F]_(D, E)} * 'M[F]_(D, E)) :
     row_free W_K -> row_free (stack W_Q) ->
   dgroup W_Q W_K dW = 0 <-> exists T, dW = group_direction W_Q W_K T.
@@ -82,7 +83,8 @@ case=> -> ->; exists T; rewrite /direction /stack mul_mxrow; congr pair.
 by apply: eq_mxrow => j; rewrite ffunE.
 Qed.
 
-(* a space of dimension D^2.                                                   *)
+(* With W_K and the stack of the W_Q^j of rank D, the null directions of a     *)
+(* group form a space of dimension D^2, and different T give different ones.   *)
 Theorem group_dimension W_Q W_K :
     row_free W_K -> row_free (stack W_Q) ->
   (forall T, group_direction W_Q W_K T = 0 -> T = 0) /\
@@ -98,7 +100,8 @@ Qed.
 
 End Group.
 
-(* A layer of G groups, each with weights of its own, loses G D^2.             *)
+(* A layer of G groups, each with weights of its own, W_K and the stack of     *)
+(* rank D in each, loses G D^2.                                                *)
 Theorem layer_of_groups (F : fieldType) (D E J G : nat)
     (W_Q : 'I_G -> {ffun 'I_J -> 'M[F]_(D, E)}) (W_K : 'I_G -> 'M[F]_(D, E)) :
     (forall i, row_free (W_K i)) -> (forall i, row_free (stack (W_Q i))) ->
@@ -114,8 +117,10 @@ Section Values.
 Variables (F : fieldType) (C E J : nat).
 Implicit Types (W_O : {ffun 'I_J -> 'M[F]_(E, C)}) (W_V : 'M[F]_(C, E)) (S : 'M[F]_C).
 
-(* The same of values and outputs, with (S W_V, W_O^j S^-1): let the value map *)
-(* have rank C, and the stack of the transposed output maps as well.           *)
+(* Grouped values. Let the value map W_V have rank C, and the stack of the     *)
+(* transposed output maps as well. Other weights of the group have the same J  *)
+(* products W_O^j W_V if and only if they are (S W_V, W_O^j S^-1) with one     *)
+(* nonsingular S for the whole group; it is unique.                            *)
 Theorem group_value_output_orbit W_O W_O' W_V W_V' :
     row_free W_V -> row_free (stack [ffun j => (W_O j)^T]) ->
   (forall j, W_O' j *m W_V' = W_O j *m W_V) <->

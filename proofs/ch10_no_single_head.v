@@ -37,8 +37,10 @@ have : (H%:R : R)^-1 < 1 by rewrite invf_lt1 ?ltr1n // ltr0n (leq_trans _ H2).
 by rewrite ltr_pmulr ?ltr0n // ltr_subr_addl -ltr_subr_addr (natrD R 1 1) addrK.
 Qed.
 
-(* The same with the count of the chapter, which stops growing at eta = 1, and *)
-(* for a single head without and with an output matrix, of value width gamma E. *)
+(* The same with the count of the chapter, g, which stops growing at eta = 1:  *)
+(* in units of E^2 a single head keeps 1 + g(eta) without and g(gamma) +       *)
+(* g(eta) with an output matrix, at most 2, and H heads keep 4 - 2/H, at least *)
+(* 3.                                                                          *)
 Theorem no_single_head_shares (eta gamma : R) (H : nat) :
     (2 <= H)%N ->
   [/\ 1 + g eta <= 2%:R, g gamma + g eta <= 2%:R,
@@ -71,7 +73,8 @@ move=> H0; rewrite /kept (minn_idPl _) ?leq_pmull //.
 by rewrite mulnBl mul1n mulnBr -!mulnn; congr (_ - _)%N; rewrite mulnC -!mulnA.
 Qed.
 
-(* It is the rank of the derivative of the product, at weights of rank r.      *)
+(* What a product keeps is the rank of its derivative, at weights of rank      *)
+(* min(D, E).                                                                  *)
 Theorem kept_is_the_rank (F : fieldType) (D E : nat) (W_Q W_K : 'M[F]_(D, E)) :
     \rank W_Q = minn D E -> \rank W_K = minn D E ->
   rank_of [linear of dproduct W_Q W_K] = kept D E.

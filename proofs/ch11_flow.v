@@ -35,14 +35,15 @@ rewrite /inner /dproduct /= mulmxDr linearD /= trmx_mul mulmxA; congr (_ + _).
 by rewrite -mxtrace_tr !trmx_mul !trmxK mxtrace_mulC !mulmxA.
 Qed.
 
-(* Gradients of a loss of the product are balanced: A W_Q^T = W_K B^T.         *)
+(* Gradients of a loss of the product W_K^T W_Q are balanced, A W_Q^T = W_K    *)
+(* B^T with A = W_K G and B = W_Q G^T.                                         *)
 Theorem gradients_balance W_Q W_K G :
   let A := W_K *m G in let B := W_Q *m G^T in A *m W_Q^T = W_K *m B^T.
 Proof. by move=> A B; rewrite /B trmx_mul trmxK mulmxA. Qed.
 
-(* The same from the invariance alone, to first order: if the gradients (A, B) *)
-(* are orthogonal to every null direction (T W_Q, -T^T W_K), and only then,    *)
-(* A W_Q^T = W_K B^T.                                                          *)
+(* The same from the invariance alone, to first order: the gradients (A, B)    *)
+(* are orthogonal to every null direction (T W_Q, -T^T W_K) if and only if A   *)
+(* W_Q^T = W_K B^T.                                                            *)
 Theorem invariant_loss_balances W_Q W_K A B :
   (forall T, inner A (T *m W_Q) + inner B (- (T^T *m W_K)) = 0)
     <-> A *m W_Q^T = W_K *m B^T.
@@ -61,8 +62,9 @@ rewrite (bigD1 i) //= big1 ?addr0 => [|k ki].
 by rewrite mxE big1 // => l _; rewrite !mxE (negPf ki) mul0r.
 Qed.
 
-(* Gradient flow conserves the imbalance: under W_Q' = -A, W_K' = -B its       *)
-(* first-order change is zero.                                                 *)
+(* Gradient flow conserves the imbalance Delta = W_Q W_Q^T - W_K W_K^T: with   *)
+(* balanced gradients, A W_Q^T = W_K B^T, its first-order change in the        *)
+(* direction (-A, -B) is zero.                                                 *)
 Theorem gradient_flow_conserves W_Q W_K A B :
   A *m W_Q^T = W_K *m B^T -> dimbalance W_Q W_K (- A) (- B) = 0.
 Proof.
@@ -104,8 +106,8 @@ move=> bal; have := decay_contracts eta 0 bal; rewrite mulr0 subr0 expr1n !scale
 by rewrite addrC addKr.
 Qed.
 
-(* The same in terms of the gradient G with respect to the score product,    *)
-(* A = W_K G and B = W_Q G^T.                                                  *)
+(* The drift of one step in terms of the gradient G with respect to the score  *)
+(* product is eta^2 (W_K G G^T W_K^T - W_Q G^T G W_Q^T).                       *)
 Theorem drift_in_terms_of_G W_Q W_K G (eta : F) :
   imbalance (W_Q - eta *: (W_K *m G)) (W_K - eta *: (W_Q *m G^T)) - imbalance W_Q W_K
     = eta ^+ 2 *: (W_K *m G *m G^T *m W_K^T - W_Q *m G^T *m G *m W_Q^T).
