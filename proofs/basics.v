@@ -73,6 +73,22 @@ apply/eqP/memv_imgP => [/f_g [t ->] | [t _ ->]].
 by apply/f_g; exists t; rewrite lfunE.
 Qed.
 
+(* So has one whose parameters are the null space of another map.              *)
+Lemma nullity_by_null_space (P P' U V : vectType F) (f : {linear U -> V})
+    (h : {linear P -> P'}) (g : {linear P -> U}) :
+    (forall t, g t = 0 -> t = 0) ->
+    (forall u, f u = 0 <-> exists t, h t = 0 /\ u = g t) ->
+  nullity f = nullity h.
+Proof.
+move=> g_inj f_g; rewrite /nullity -[RHS](@limg_dim_eq _ _ _ (linfun g)); last first.
+  apply/eqP; rewrite -subv0; apply/subvP=> t; rewrite memv_cap => /andP [_].
+  by rewrite memv_ker lfunE memv0 => /eqP /g_inj ->.
+congr (\dim _); apply/vspaceP=> u; rewrite memv_ker lfunE /=.
+apply/eqP/memv_imgP => [/f_g [t [ht ->]] | [t]].
+  by exists t; rewrite ?lfunE // memv_ker lfunE /= ht.
+by rewrite memv_ker !lfunE => /eqP ht ->; apply/f_g; exists t.
+Qed.
+
 (* Maps of their own for each i of a family: the null space of the whole has   *)
 (* the dimension of one for each i.                                            *)
 Definition each (I : finType) (U V : vectType F) (f : I -> U -> V) (u : {ffun I -> U}) :

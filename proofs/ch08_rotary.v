@@ -10,6 +10,16 @@ Unset Printing Implicit Defensive.
 Import GRing.Theory.
 Local Open Scope ring_scope.
 
+(* What the commutant of R is the null space of.                               *)
+Definition commutator (F : fieldType) (D : nat) (R S : 'M[F]_D) : 'M[F]_D := S *m R - R *m S.
+
+Lemma commutator_is_linear F D R : linear (@commutator F D R).
+Proof.
+move=> a u v; rewrite /commutator mulmxDl mulmxDr -scalemxAl -scalemxAr opprD addrACA.
+by rewrite scalerBr.
+Qed.
+Canonical commutator_linear F D R := Linear (@commutator_is_linear F D R).
+
 (* R is any nonsingular D x D matrix, such as one that turns planes; queries   *)
 (* at distance d from a key are turned by R_d = R^d, with d any integer. D is  *)
 (* written d'.+1 because a head has at least one coordinate.                   *)
@@ -93,6 +103,42 @@ have SR : S *m R = R *m S.
 exists S; split=> //; rewrite K; congr pair.
 have := RQ; rewrite mulmxA (commutes_with_powers d SR) -mulmxA.
 by apply: row_full_inj; rewrite row_full_unit power_unit.
+Qed.
+
+(* The first-order changes of the products at offsets d and d + 1.             *)
+Definition dproducts d W_Q W_K (dW : 'M[F]_(D, m) * 'M[F]_(D, n)) : 'M[F]_(n, m) * 'M[F]_(n, m) :=
+  (W_K^T *m R ^ d *m dW.1 + dW.2^T *m R ^ d *m W_Q,
+   W_K^T *m R ^ (d + 1) *m dW.1 + dW.2^T *m R ^ (d + 1) *m W_Q).
+
+Lemma dproducts_is_linear d W_Q W_K : linear (dproducts d W_Q W_K).
+Proof.
+have one e : linear (fun dW : 'M[F]_(D, m) * 'M[F]_(D, n) =>
+    W_K^T *m R ^ e *m dW.1 + dW.2^T *m R ^ e *m W_Q).
+  move=> a u v /=; rewrite mulmxDr -scalemxAr linearD linearZ /= !mulmxDl -!scalemxAl.
+  by rewrite scalerDr addrACA.
+by move=> a u v; rewrite /dproducts (one d a u v) (one (d + 1) a u v).
+Qed.
+Canonical dproducts_linear d W_Q W_K := Linear (dproducts_is_linear d W_Q W_K).
+
+(* With W_Q and W_K of rank D, the directions that keep the products at two    *)
+(* neighbouring offsets (and then at all) form a space that has the dimension  *)
+(* of the commutant of R.                                                      *)
+Theorem rotary_dimension d W_Q W_K :
+    row_free W_Q -> row_free W_K ->
+  nullity [linear of dproducts d W_Q W_K] = nullity [linear of commutator R].
+Proof.
+move=> fQ fK; pose Delta e := e = d \/ e = d + 1.
+have neighbours : exists e, Delta e /\ Delta (e + 1) by exists d; split; [left | right].
+apply: (nullity_by_null_space (g := [linear of direction W_Q W_K])) => /= [S S0 | [dQ dK]].
+  apply: (@different_T_different_directions _ _ _ _ W_Q W_K); first by rewrite fQ.
+  by rewrite S0 [RHS]linear0.
+have [to back] := rotary_null_directions dQ dK fQ fK neighbours.
+split=> [[at_d at_d1] | [S [/eqP SR dir]]].
+  have [|S [SR dir]] := to; first by move=> e [->|->].
+  by exists S; split=> //; rewrite /commutator SR subrr.
+rewrite /commutator subr_eq0 in SR.
+have null := back (ex_intro _ S (conj (eqP SR) dir)).
+by congr pair; apply: null; [left | right].
 Qed.
 
 End Rotary.
@@ -259,15 +305,6 @@ rewrite ceq seq; apply/(commutant_of_a_rotation _ (c j) (none_is_still j)).
 by exists a, b.
 Qed.
 
-Definition commutator S : 'M[F]_D := S *m rotation - rotation *m S.
-
-Lemma commutator_is_linear : linear commutator.
-Proof.
-move=> a u v; rewrite /commutator mulmxDl mulmxDr -scalemxAl -scalemxAr opprD addrACA.
-by rewrite scalerBr.
-Qed.
-Canonical commutator_linear := Linear commutator_is_linear.
-
 Definition alike : finType := [finType of {x : 'I_p * 'I_p | c x.1 == c x.2}].
 
 Definition from_blocks (t : {ffun alike -> F^o * F^o}) : 'M[F]_D :=
@@ -298,7 +335,7 @@ Canonical from_blocks_linear := Linear from_blocks_is_linear.
 (* turn alike, i = j included. If n planes turn at each of several rates,      *)
 (* these are 2 n^2 for each rate.                                              *)
 Theorem dimension_of_commutant :
-  nullity [linear of commutator] = (2 * #|[pred x : 'I_p * 'I_p | c x.1 == c x.2]|)%N.
+  nullity [linear of commutator rotation] = (2 * #|[pred x : 'I_p * 'I_p | c x.1 == c x.2]|)%N.
 Proof.
 rewrite mulnC -card_sig.
 apply: (@nullity_by_parameters _ _ _ _ _ [linear of from_blocks]) => /= [t t0 | S].
@@ -327,7 +364,7 @@ Qed.
 Theorem distinct_rates S :
     injective c ->
   (S *m rotation = rotation *m S <-> exists a b, S = \mxdiag_(i < p) turn (a i) (b i))
-  /\ nullity [linear of commutator] = D.
+  /\ nullity [linear of commutator rotation] = D.
 Proof.
 move=> c_inj; split.
   rewrite commutant_of_planes; split=> [blocks | [a [b ->]] i j].

@@ -1,7 +1,7 @@
 (* Chapter 9: grouped queries. One key map, several query maps.                *)
 
 From mathcomp Require Import all_ssreflect all_algebra.
-From attnid Require Import basics ch01_products ch02_invariance ch04_directions.
+From attnid Require Import basics ch01_products ch02_invariance ch04_directions ch08_rotary.
 
 Set Implicit Arguments.
 Unset Strict Implicit.
@@ -146,3 +146,59 @@ by move=> S' PS'; rewrite (one (f S')) ?fK //; apply: (iffLR (same _)).
 Qed.
 
 End Values.
+
+(* Groups with rotary positions. Let the key map and the stack of the query    *)
+(* maps have rank D, and let the offsets Delta contain two neighbours. Other   *)
+(* weights of the group have the same products at all offsets of Delta if and  *)
+(* only if they are (A W_Q^j, A^-T W_K) with one nonsingular A for the group   *)
+(* that commutes with the rotation R; it is unique.                            *)
+Theorem group_rotary_orbit (F : fieldType) (d' E J : nat) (R : 'M[F]_d'.+1) (Delta : int -> Prop)
+    (W_Q W_Q' : {ffun 'I_J -> 'M[F]_(d'.+1, E)}) (W_K W_K' : 'M[F]_(d'.+1, E)) :
+    R \in unitmx -> row_free W_K -> row_free (stack W_Q) ->
+    (exists d, Delta d /\ Delta (d + 1)) ->
+  (forall d, Delta d -> forall j, W_K'^T *m R ^ d *m W_Q' j = W_K^T *m R ^ d *m W_Q j) <->
+  exists! A, [/\ A \in unitmx, A *m R = R *m A, (forall j, W_Q' j = A *m W_Q j)
+               & W_K' = invmx A^T *m W_K].
+Proof.
+move=> uR fK fQ neighbours.
+have -> : (forall d, Delta d -> forall j, W_K'^T *m R ^ d *m W_Q' j = W_K^T *m R ^ d *m W_Q j)
+    <-> (forall d, Delta d -> W_K'^T *m R ^ d *m stack W_Q' = W_K^T *m R ^ d *m stack W_Q).
+  split=> same d inD; have := same d inD; rewrite /stack !mul_mxrow; first exact: eq_mxrow.
+  by move/eq_mxrowP.
+rewrite (rotary_orbit uR _ _ fQ fK neighbours).
+have same A : stack W_Q' = A *m stack W_Q <-> (forall j, W_Q' j = A *m W_Q j).
+  by rewrite mul_mxrow; split=> [/eq_mxrowP //|]; apply: eq_mxrow.
+split=> -[A [[uA AR Q K] one]]; exists A; split=> [|A' [uA' AR' x y]].
+- by split=> //; apply/same.
+- by apply: one; split=> //; apply/same.
+- by split=> //; apply/same.
+by apply: one; split=> //; apply/same.
+Qed.
+
+Section GroupRotaryDirections.
+Variables (F : fieldType) (d' E J : nat) (R : 'M[F]_d'.+1) (d : int).
+Hypothesis R_unit : R \in unitmx.
+Implicit Types (W_Q dW_Q : {ffun 'I_J -> 'M[F]_(d'.+1, E)}) (W_K dW_K : 'M[F]_(d'.+1, E)).
+
+(* Its null directions at two neighbouring offsets are (S W_Q^j, -S^T W_K)     *)
+(* with one S that commutes with R.                                            *)
+Theorem group_rotary_null_directions W_Q W_K dW_Q dW_K :
+    row_free W_K -> row_free (stack W_Q) ->
+  (forall j e, e = d \/ e = d + 1 ->
+     W_K^T *m R ^ e *m dW_Q j + dW_K^T *m R ^ e *m W_Q j = 0) <->
+  exists S, S *m R = R *m S /\ (dW_Q, dW_K) = group_direction W_Q W_K S.
+Proof.
+move=> fK fQ; pose Delta e := e = d \/ e = d + 1.
+have neighbours : exists e, Delta e /\ Delta (e + 1) by exists d; split; [left | right].
+have [to back] := rotary_null_directions R_unit (stack dW_Q) dW_K fQ fK neighbours.
+split=> [null | [S [SR [-> ->]]] j e _].
+  have [e inD|S [SR]] := to.
+    rewrite /stack !mul_mxrow -mxrowD -(@mxrow0 _ _ (fun=> E)); apply: eq_mxrow => j.
+    exact: null.
+  rewrite /direction /stack mul_mxrow => -[/eq_mxrowP eQ ->]; exists S; split=> //.
+  by congr pair; apply/ffunP=> j; rewrite ffunE eQ.
+rewrite ffunE linearN /= trmx_mul trmxK !mulNmx -!mulmxA [R ^ e *m (S *m _)]mulmxA.
+by rewrite -(commutes_with_powers e SR) !mulmxA subrr.
+Qed.
+
+End GroupRotaryDirections.
