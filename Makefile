@@ -2,6 +2,7 @@
 # make test       everything the CI runs
 # make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY="3 04" for some of them), and make their plain twins for Colab
 # make results    train whatever records of chapters 13 and 17 are missing (two cores, four hours when all are); make notebooks ONLY="13 17" draws from them
+# make proofs     check the formal proofs, where Rocq (Debian: coq libcoq-mathcomp-algebra) is installed (half a minute)
 # make pdf        the book as one PDF, printed by a Chromium
 # make serve      show the built book on http://localhost:8000
 # make bench      the benchmarks of the package (about two minutes)
@@ -11,7 +12,7 @@ PYTHON ?= python3
 PORT ?= 8000
 VENV := .venv/bin
 
-.PHONY: book test notebooks results pdf serve bench clean
+.PHONY: book test notebooks results proofs pdf serve bench clean
 
 # one thread a process: the last digits of a sum must not depend on the number of cores
 book test notebooks results pdf: export OMP_NUM_THREADS = 1
@@ -25,6 +26,7 @@ test: .venv/ready
 notebooks: .venv/ready
 	$(VENV)/python notebooks/execute.py $(ONLY)
 	$(VENV)/python book/ledger.py
+	$(VENV)/python book/formal.py
 	$(VENV)/python notebooks/plain.py
 
 results: .venv/ready
@@ -34,6 +36,10 @@ results: .venv/ready
 	$(VENV)/python -m attnid sweep --preset comparison --workers 2 --seeds 10 --cases adamw canonical spent factored
 	$(VENV)/python -m attnid sweep --preset comparison --workers 2 --seeds 5 --cases heads-1 heads-2 heads-8 heads-16 heads-32
 	$(VENV)/python -m attnid sweep --preset comparison --workers 2 --seeds 3 --cases adamw canonical factored heads-1 heads-16 --rates 0.002
+
+proofs:
+	$(MAKE) --no-print-directory -C proofs clean
+	$(MAKE) --no-print-directory -C proofs assumptions
 
 pdf: .venv/ready
 	$(VENV)/python book/pdf.py

@@ -112,7 +112,8 @@ def run_quietly(command, root):
 def build(root=ROOT):
     """Build every page anew, warnings being errors: Sphinx warns about a page only when it reads it."""
     forget_stale_executions(root)
-    subprocess.run([sys.executable, root / "book" / "ledger.py"], check=True)
+    for pages in ("ledger.py", "formal.py"):
+        subprocess.run([sys.executable, root / "book" / pages], check=True)
     take_picture(root)
     shutil.rmtree(root / "_build" / "html", ignore_errors=True)
     command = [

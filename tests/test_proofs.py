@@ -16,7 +16,9 @@ import statements
 
 
 def run(*command, folder):
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=600, check=False
+    )
 
 
 def missing():
@@ -36,7 +38,13 @@ checker = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 def copy_of_sources(folder):
     folder.mkdir()
-    for path in [*PROOFS.glob("*.v"), PROOFS / "_CoqProject", PROOFS / "Makefile", PROOFS / "statements.py", PROOFS / "theorems.json"]:
+    for path in [
+        *PROOFS.glob("*.v"),
+        PROOFS / "_CoqProject",
+        PROOFS / "Makefile",
+        PROOFS / "statements.py",
+        PROOFS / "theorems.json",
+    ]:
         shutil.copy(path, folder)
     return folder
 
@@ -67,26 +75,29 @@ def test_every_theorem_assumes_nothing(checked):
 
 
 @checker
-@pytest.mark.parametrize("proof, caught", [
-    ("Axiom", "anything"),
-    ("Admitted", "invariance"),
-])
+@pytest.mark.parametrize("proof, caught", [("Axiom", "anything"), ("Admitted", "invariance")])
 def test_what_is_taken_for_granted_is_caught(checked, tmp_path, proof, caught):
     """Plant an axiom, or a proof that was given up: the source shows it, and so does the checker."""
     folder = tmp_path / "planted"
     shutil.copytree(checked, folder)
     path = folder / "ch02_invariance.v"
-    start, end = re.search(r"^Theorem invariance .*?^(Proof\..*?Qed\.)", path.read_text(), re.DOTALL | re.MULTILINE).span(1)
+    start, end = re.search(
+        r"^Theorem invariance .*?^(Proof\..*?Qed\.)", path.read_text(), re.DOTALL | re.MULTILINE
+    ).span(1)
     text = path.read_text()
     if proof == "Admitted":
         text = text[:start] + "Proof. Admitted." + text[end:]
     else:
         text = text[:start] + "Proof. by case: anything. Qed." + text[end:]
-        text = text.replace("Section Invariance.", "Axiom anything : False.\n\nSection Invariance.", 1)
+        text = text.replace(
+            "Section Invariance.", "Axiom anything : False.\n\nSection Invariance.", 1
+        )
     path.write_text(text)
     assert [word for name, _, word in statements.unproved(folder) if name == path.name] == [proof]
     assert run("coqc", "-Q", ".", "attnid", path.name, folder=folder).returncode == 0
-    (folder / "all_assumptions.v").write_text("From attnid Require ch02_invariance.\nPrint Assumptions ch02_invariance.invariance.\n")
+    (folder / "all_assumptions.v").write_text(
+        "From attnid Require ch02_invariance.\nPrint Assumptions ch02_invariance.invariance.\n"
+    )
     printed = run("coqc", "-Q", ".", "attnid", "all_assumptions.v", folder=folder).stdout
     assert printed.startswith("Axioms:") and caught in printed and statements.SAFE not in printed
 
@@ -95,17 +106,25 @@ def test_no_source_takes_anything_for_granted():
     assert statements.unproved() == []
 
 
-@pytest.mark.parametrize("line, found", [
-    ("Axiom a : False.", ["Axiom"]), ("Parameter x : nat.", ["Parameter"]), ("Proof. admit. Admitted.", ["admit", "Admitted"]),
-    ("(* Axiom, Admitted (* and admit *) are words here *) Lemma admits : True.", []), ("Unset Guard Checking.", ["Unset Guard Checking"]),
-])
+@pytest.mark.parametrize(
+    "line, found",
+    [
+        ("Axiom a : False.", ["Axiom"]),
+        ("Parameter x : nat.", ["Parameter"]),
+        ("Proof. admit. Admitted.", ["admit", "Admitted"]),
+        ("(* Axiom, Admitted (* and admit *) are words here *) Lemma admits : True.", []),
+        ("Unset Guard Checking.", ["Unset Guard Checking"]),
+    ],
+)
 def test_the_search_of_the_sources_sees_what_it_should(tmp_path, line, found):
     (tmp_path / "a.v").write_text(line)
     assert [word for *_, word in statements.unproved(tmp_path)] == found
 
 
 def test_every_file_is_checked():
-    assert {path.name for path in statements.sources()} == {path.name for path in PROOFS.glob("*.v")}
+    assert {path.name for path in statements.sources()} == {
+        path.name for path in PROOFS.glob("*.v")
+    }
 
 
 def test_the_list_is_complete_and_says_what_the_files_say():
@@ -114,16 +133,30 @@ def test_the_list_is_complete_and_says_what_the_files_say():
     assert set(found) == set(listed)
     for name, entry in listed.items():
         assert set(entry) == {"file", "words", "items", "missing"}
-        assert (entry["file"], entry["words"]) == (found[name].file, found[name].words) and entry["words"]
+        assert (entry["file"], entry["words"]) == (found[name].file, found[name].words) and entry[
+            "words"
+        ]
 
 
 def test_the_list_names_items_of_the_book():
-    labels = set(re.findall(r"^# :label: (\S+)$", "\n".join(path.read_text() for path in (ROOT / "notebooks").glob("[01]*.py")), re.MULTILINE))
-    assert {item for entry in statements.listed().values() for item in entry["items"]} - labels == set()
+    labels = set(
+        re.findall(
+            r"^# :label: (\S+)$",
+            "\n".join(path.read_text() for path in (ROOT / "notebooks").glob("[01]*.py")),
+            re.MULTILINE,
+        )
+    )
+    assert {
+        item for entry in statements.listed().values() for item in entry["items"]
+    } - labels == set()
 
 
 def test_a_statement_comes_with_the_declarations_of_its_section():
     orbit = statements.theorems()["orbit_is_fibre"]
-    assert orbit.context.startswith("Variables (F : fieldType) (D m n : nat).\nImplicit Types (W_Q :")
-    assert orbit.text.startswith("Theorem orbit_is_fibre W_Q W_K") and orbit.text.endswith("W_K' = invmx S^T *m W_K].")
+    assert orbit.context.startswith(
+        "Variables (F : fieldType) (D m n : nat).\nImplicit Types (W_Q :"
+    )
+    assert orbit.text.startswith("Theorem orbit_is_fibre W_Q W_K") and orbit.text.endswith(
+        "W_K' = invmx S^T *m W_K]."
+    )
     assert "Proof" not in orbit.formal and orbit.words.startswith("The orbit is the whole fibre.")

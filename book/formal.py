@@ -1,0 +1,125 @@
+"""The formal twins of the book's statements: a page that lists them, and a fold under each statement that has one.
+
+As an extension of Sphinx it adds the folds; python book/formal.py writes the page.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import yaml
+from docutils import nodes
+from sphinx import addnodes
+
+BOOK = Path(__file__).resolve().parent
+ROOT = BOOK.parent
+sys.path.append(str(ROOT / "proofs"))
+
+import statements  # noqa: E402
+
+HEAD = """# Checked by a machine
+
+{count} statements of chapters 1, 2, 4 to 6 and 8 to 11 have a formal twin: a theorem in the language of [Rocq](https://rocq-prover.org)
+with Mathematical Components, whose proof a program has checked from the rules of logic up. No axiom is assumed and no goal is left open;
+`make proofs` checks all of it in half a minute where the prover is installed. Derivatives are formal, what stands at the first power of
+$t$ along a straight line; where a twin says less than the statement of the book, it says what is missing.
+
+"""
+
+
+def by_item():
+    """Label of a statement of the book -> names of its formal twins."""
+    found = {}
+    for name, row in rows().items():
+        for item in row["items"]:
+            found.setdefault(item, []).append(name)
+    return found
+
+
+def rows():
+    return json.loads((ROOT / "proofs" / "theorems.json").read_text(encoding="utf-8"))
+
+
+def heading(name):
+    words = name.replace("_", " ")
+    return words[0].upper() + words[1:]
+
+
+def target(name):
+    return "formal-" + name.replace("_", "-").lower()
+
+
+def source(file):
+    """Where the file is read by people."""
+    repository = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
+    return f"{repository['url']}/blob/{repository['branch']}/proofs/{file}"
+
+
+def entry(name, row, formal):
+    twins = ", ".join(f"{{prf:ref}}`{item}`" for item in row["items"])
+    lines = [f"({target(name)})=", f"### {heading(name)}", "", row["words"], ""]
+    lines += [f"- Twin of {twins}"] if twins else []
+    lines += [f"- Not in it: {row['missing']}"] if row["missing"] else []
+    lines += [f"- Source: [`proofs/{row['file']}`]({source(row['file'])})", ""]
+    lines += ["```{code-block} coq", formal, "```", ""]
+    return "\n".join(lines) + "\n"
+
+
+def page():
+    """The page of all formal statements, chapter by chapter."""
+    formal, parts, file = statements.theorems(), [HEAD.format(count=len(by_item()))], None
+    for name, row in rows().items():
+        if row["file"] != file:
+            file = row["file"]
+            parts.append(f"## Chapter {int(file[2:4])}\n\n")
+        parts.append(entry(name, row, formal[name].formal))
+    return "".join(parts).rstrip() + "\n"
+
+
+def write_page(path=BOOK / "formal.md"):
+    """Write the page where it is not there yet as it should be."""
+    text = page()
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        draft = path.with_name(f".{path.name}.tmp")
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+
+
+def fold(names, formal):
+    """What stands, closed, at the end of a statement: its formal twins, each with a link to where it is explained."""
+    box = nodes.admonition(classes=["dropdown", "formal"])
+    box += nodes.title("", "Checked by a machine")
+    for name in names:
+        words = nodes.inline("", heading(name))
+        link = addnodes.pending_xref(
+            "",
+            words,
+            refdomain="std",
+            reftype="ref",
+            refexplicit=True,
+            reftarget=target(name),
+            refwarn=True,
+        )
+        box += nodes.paragraph("", "", link)
+        box += nodes.literal_block(formal[name].formal, formal[name].formal, language="coq")
+    return box
+
+
+def add_folds(app, doctree):
+    twins, formal = by_item(), statements.theorems()
+    for statement in list(doctree.findall(nodes.Element)):
+        names = twins.get(statement.get("label"))
+        if names and "proof" in statement["classes"]:
+            section = fold(names, formal)
+            section.document = doctree
+            statement += section
+
+
+def setup(app):
+    app.connect("doctree-read", add_folds)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+if __name__ == "__main__":
+    write_page()
