@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -17,6 +19,8 @@ EXECUTED_WITH = (
     "requirements.txt",
     *(f"notebooks/results/{preset}" for preset in ("laptop", "comparison")),
 )  # what outputs depend on
+
+PAGES = ("html", "html-before")
 
 
 def files(path):
@@ -36,12 +40,17 @@ def fingerprint(root):
 
 
 def forget_stale_executions(root):
-    """Empty the cache of executed notebooks where it belongs to another package or environment: it compares cells only."""
+    """Empty the cache of executed notebooks where it belongs to another package or environment: it compares cells only.
+
+    The pages of the last build stay until new ones are there.
+    """
     build, key = root / "_build", fingerprint(root)
     stamp = build / "executed-with"
     if not stamp.exists() or stamp.read_text() != key:
-        shutil.rmtree(build, ignore_errors=True)
-        build.mkdir()
+        for path in build.iterdir() if build.exists() else ():
+            if path.name not in PAGES:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        build.mkdir(exist_ok=True)
         stamp.write_text(key)
 
 
@@ -90,17 +99,31 @@ def relay(stream, shown):
         sys.stderr.flush()
 
 
+@contextmanager
+def ended_with(process):
+    """End the process, and what it has started, where the block is left by an error or an interrupt."""
+    try:
+        yield
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)
+        raise
+
+
 def run_quietly(command, root):
     """Run the builder; show its progress and all its complaints. CalledProcessError when it fails."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}  # a chapter is told of when it is done
-    with subprocess.Popen(
-        command,
-        cwd=root,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with (
+        subprocess.Popen(
+            command,
+            cwd=root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which ends the builder
+        ) as process,
+        ended_with(process),
+    ):
         complaints = Thread(target=relay, args=(process.stderr, complaint))
         complaints.start()
         relay(process.stdout, progress)
@@ -109,13 +132,30 @@ def run_quietly(command, root):
         raise subprocess.CalledProcessError(process.returncode, command)
 
 
+@contextmanager
+def last_good_kept(html):
+    """Put the pages aside while new ones are made, and back where these fail or are interrupted."""
+    aside = html.with_name("html-before")
+    if aside.exists():  # a build was killed: what stands in its place is half a book
+        shutil.rmtree(html, ignore_errors=True)
+    elif html.exists():
+        html.rename(aside)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(html, ignore_errors=True)
+        if aside.exists():
+            aside.rename(html)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 def build(root=ROOT):
     """Build every page anew, warnings being errors: Sphinx warns about a page only when it reads it."""
     forget_stale_executions(root)
     for pages in ("ledger.py", "formal.py"):
         subprocess.run([sys.executable, root / "book" / pages], check=True)
     take_picture(root)
-    shutil.rmtree(root / "_build" / "html", ignore_errors=True)
     command = [
         Path(sys.executable).with_name("jupyter-book"),
         "build",
@@ -131,8 +171,9 @@ def build(root=ROOT):
         "building the book: each chapter that has changed is executed first, all of them in about two minutes",
         file=sys.stderr,
     )
-    run_quietly(command, root)
-    leave_out_unused_mathjax(root / "_build" / "html")
+    with last_good_kept(root / "_build" / "html"):
+        run_quietly(command, root)
+        leave_out_unused_mathjax(root / "_build" / "html")
     return root / "_build" / "html" / "index.html"
 
 
@@ -141,3 +182,5 @@ if __name__ == "__main__":
         print(build())
     except subprocess.CalledProcessError as failure:
         sys.exit(failure.returncode)
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the pages are those of the last build")

@@ -1,7 +1,9 @@
 """The book builds without a warning, and its pages hold together and need no network."""
 
+import os
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -152,3 +154,52 @@ def test_executions_are_forgotten_when_the_code_changes(tree, change):
 def test_ledger_and_errata_are_those_of_the_rows():
     for name, text in (("ledger.md", ledger.ledger_page()), ("errata.md", ledger.errata_page())):
         assert (book.ROOT / "book" / name).read_text() == text.rstrip() + "\n"
+
+
+def test_pages_of_the_last_build_outlive_a_change_of_the_code(tree):
+    (tree / "_build" / "html").mkdir()
+    (tree / "src" / "a.py").write_text("changed\n")
+    book.forget_stale_executions(tree)
+    assert (tree / "_build" / "html").exists() and not (tree / "_build" / "cached").exists()
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
+def test_a_build_that_fails_leaves_the_last_good_pages(tmp_path, failure):
+    html = tmp_path / "html"
+    html.mkdir()
+    (html / "index.html").write_text("good")
+    with pytest.raises(failure), book.last_good_kept(html):
+        html.mkdir()
+        (html / "index.html").write_text("half")
+        raise failure
+    assert (html / "index.html").read_text() == "good"
+    with book.last_good_kept(html):
+        html.mkdir()
+        (html / "index.html").write_text("new")
+    assert (html / "index.html").read_text() == "new" and os.listdir(tmp_path) == ["html"]
+
+
+def test_a_build_after_a_killed_one_keeps_the_last_good_pages(tmp_path):
+    for name, text in (("html", "half"), ("html-before", "good")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").write_text(text)
+    with pytest.raises(RuntimeError), book.last_good_kept(tmp_path / "html"):
+        raise RuntimeError
+    assert (tmp_path / "html" / "index.html").read_text() == "good"
+
+
+def test_an_interrupted_build_leaves_no_process(tmp_path, monkeypatch):
+    (tmp_path / "builder").write_text(
+        "import time\nprint('preparing documents', flush=True)\ntime.sleep(60)"
+    )
+
+    def interrupted(stream, shown):
+        if shown is book.progress:
+            stream.readline()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(book, "relay", interrupted)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        book.run_quietly([sys.executable, "builder"], tmp_path)
+    assert time.monotonic() - started < 30
