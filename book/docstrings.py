@@ -28,10 +28,8 @@ def as_list(paragraph):
 def marked_up(text):
     """Code between backticks as code, everything else to the letter."""
     parts = re.split(r"`([^`]+)`", text)
-    plain = [
-        re.sub(r"([*|\\])", r"\\\1", re.sub(r"(\w)_(?=\W|$)", r"\1\\_", part))
-        for part in parts[::2]
-    ]
+    special = r"[*|\\]|(?<=\w)_(?=\W|$)"
+    plain = [re.sub(special, lambda found: "\\" + found[0], part) for part in parts[::2]]
     code = [f"``{part}``" for part in parts[1::2]]
     return "".join(a + b for a, b in zip(plain, code + [""]))
 
