@@ -13,14 +13,12 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; a plain twin in a clone goes to the records.
+# On Colab this fetches the book and installs its package; elsewhere it does nothing.
 import os, subprocess, sys
 if "google.colab" in sys.modules:
     fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
     subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
-elif os.path.isdir("../../../notebooks/results"):
-    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Many heads

@@ -13,14 +13,12 @@ from pairing import NOTEBOOKS, chapters
 MARK = '# %% tags=["remove-cell"]\n'   # the book does not show the cell
 HEADER_ENDS = "\n# ---\n\n"
 TEXT = """\
-# On Colab this fetches the book and installs its package; a plain twin in a clone goes to the records.
+# On Colab this fetches the book and installs its package; elsewhere it does nothing.
 import os, subprocess, sys
 if "google.colab" in sys.modules:
     fetch = "test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
     subprocess.run(f"{{fetch}} && {{sys.executable}} -m pip install -q ~/attnid", shell=True, check=True)
-    os.chdir(os.path.expanduser("~/attnid/notebooks"))
-elif os.path.isdir("../../../notebooks/results"):
-    os.chdir("../../../notebooks")"""
+    os.chdir(os.path.expanduser("~/attnid/notebooks"))"""
 
 
 def repository():
