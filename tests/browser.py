@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 import pdf
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ARGUMENTS = [

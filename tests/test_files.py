@@ -8,9 +8,9 @@ import torch
 from kills import kill_self, killed
 
 from attnid import files
-from attnid.training.data import load_corpus
 from attnid.files import Checkpoint, write_whole
 from attnid.network.gpt import GPT, GPTConfig
+from attnid.training.data import load_corpus
 from attnid.training.run import Run, TrainingConfig
 
 CORPUS = load_corpus("embedded")

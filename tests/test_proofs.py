@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROOFS = ROOT / "proofs"
 sys.path.insert(0, str(PROOFS))
 
-import statements
+import statements  # noqa: E402
 
 
 def run(*command, folder):

@@ -1,8 +1,8 @@
 """Models of transformers with two small layers and random weights, in memory and as folders on disk."""
 
+import real_layers as real
 import torch
 
-import real_layers as real
 from attnid.models.layouts import LAYOUTS
 
 DECODERS = {"vocab_size": 30, "max_position_embeddings": 32}

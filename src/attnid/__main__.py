@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 
-
 CASES = """sgd, sgd-decay, adamw; rebalanced (adamw whose query and key weights are rebalanced now and then, its state of them
     cleared), cleared (the state alone), moved (the weights alone); adamw with other maps: canonical (layers in canonical form), spent (and a
     wider MLP), factored (query and key maps as products), heads-1, heads-2, heads-8, heads-16, heads-32 (that many heads)"""

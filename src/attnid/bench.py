@@ -8,13 +8,12 @@ import time
 
 import torch
 
-from .training import experiments
-
 from .layer import measuring as jacobian
 from .layer.attention import Attention, forward, random_inputs
 from .layer.metrics import head_metrics
-from .training.data import load_corpus
 from .network.gpt import GPT, GPTConfig
+from .training import experiments
+from .training.data import load_corpus
 from .training.run import Run
 
 ROUNDS = 3

@@ -19,8 +19,8 @@ from unittest import mock
 
 import torch
 
-from attnid.training.data import load_corpus
 from attnid.network.gpt import GPT, GPTConfig
+from attnid.training.data import load_corpus
 
 SIZES = dict(block_size=32, n_layer=2, n_head=2, n_embd=32)
 SHARED = dict(steps=20, batch_size=8, warmup=5, betas=(0.9, 0.99), grad_clip=1.0)

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attnid.claims import ledger as claims
-
-from attnid.layer import counting
-
 from attnid.claims import evidence
+from attnid.claims import ledger as claims
 from attnid.claims.ledger import LEDGER, STATUSES, Claim, ClaimFails, verify
+from attnid.layer import counting
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = [claim for claim in LEDGER if claim.status != "not yet run"]

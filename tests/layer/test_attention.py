@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from descriptions import descriptions
 from hypothesis import given, settings
 
 from attnid import Attention, forward
 from attnid.layer.attention import attend, normalise, project, random_inputs, rotate
-from descriptions import descriptions
 
 
 def test_defaults_follow_the_usual_choice():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from descriptions import descriptions
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +17,8 @@ from attnid.layer.canonical import (
     value_blocks,
 )
 from attnid.layer.gauge import act_query_key, act_value_output
-from attnid.layer.rotation import isotypes
 from attnid.layer.rebalancing import rows_of
-from descriptions import descriptions
+from attnid.layer.rotation import isotypes
 
 ROTARY = (1.0, -1.0, 0.37)  # two planes that turn alike, mirrored, and one of its own
 

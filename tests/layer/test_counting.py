@@ -3,10 +3,10 @@ import math
 from pathlib import Path
 
 import pytest
+from descriptions import descriptions
 from hypothesis import example, given, settings
 
 from attnid import Attention, count, measure
-from descriptions import descriptions
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "counts.json").read_text())
 

@@ -1,13 +1,13 @@
 import pytest
 import torch
+from descriptions import descriptions
 from hypothesis import example, given, settings
 
 from attnid import Attention, act_query_key, act_value_output, count, forward, generators, measure
 from attnid.layer.attention import random_inputs
-from attnid.layer.gauge import product_kernel, skew_hermitian
 from attnid.layer.directions import flatten, unflatten
+from attnid.layer.gauge import product_kernel, skew_hermitian
 from attnid.layer.measuring import input_scale
-from descriptions import descriptions
 
 
 def random(*shape, seed=0, dtype=torch.float64):

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from descriptions import descriptions
 from hypothesis import given, settings
 
 from attnid import Attention, count, measure
 from attnid.layer.exact import PRIME, _matmul, exact_nullity, rank_mod_prime
-from descriptions import descriptions
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "counts.json").read_text())
 

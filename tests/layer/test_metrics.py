@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from attnid import head_metrics
 from attnid.bench import plain_metrics
-from attnid.layer.metrics import metrics_of_products, step_products, with_bias
 from attnid.layer.gauge import act_query_key, product_kernel
+from attnid.layer.metrics import metrics_of_products, step_products, with_bias
 
 NAMES = ("rho", "beta", "tau", "mu", "drift")
 SHAPES = [(2, 8), (3, 4), (4, 4), (5, 3), (6, 2), (1, 1), (1, 5), (4, 1)]  # D below, at and above E

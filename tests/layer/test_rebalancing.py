@@ -5,13 +5,13 @@ import math
 
 import pytest
 import torch
+from descriptions import FREQUENCIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnid import Attention, head_metrics, rebalance
 from attnid.layer.attention import project, random_inputs, rotate, scores
 from attnid.layer.rotation import isotypes
-from descriptions import FREQUENCIES
 
 SHAPES = [(2, 8), (3, 4), (4, 4), (5, 3), (6, 2), (1, 1), (1, 5), (4, 1)]  # D below, at and above E
 

@@ -3,11 +3,13 @@ import re
 import sys
 
 import pytest
+import real_layers as real
 import torch
 
-import real_layers as real
 from attnid import Attention, count
 from attnid.__main__ import main
+from attnid.layer.latents import LatentAttention, count_latent, forward_latent
+from attnid.layer.measuring import cut
 from attnid.models.architectures import (
     add_up,
     circuits,
@@ -19,8 +21,6 @@ from attnid.models.architectures import (
 )
 from attnid.models.configurations import Fields, rotary_angles
 from attnid.models.families import FAMILIES
-from attnid.layer.measuring import cut
-from attnid.layer.latents import LatentAttention, count_latent, forward_latent
 
 ATLAS = load_atlas()
 LLAMA = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}

@@ -4,13 +4,13 @@ import json
 import math
 
 import pytest
+import tiny_models as tiny
 import torch
 
-import tiny_models as tiny
 from attnid import Attention, count, head_metrics
+from attnid.layer.metrics import with_bias
 from attnid.models.architectures import read_architecture
 from attnid.models.auditing import METRICS, audit, audit_layer, table
-from attnid.layer.metrics import with_bias
 
 
 @pytest.fixture(scope="module")

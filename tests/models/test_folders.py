@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import pytest
+import tiny_models as tiny
 import torch
 from safetensors.torch import load_file, save_file
+from test_main import call
 
-import tiny_models as tiny
 from attnid.models.folders import open_model
 from attnid.models.reduction import reduce_checkpoint
-from test_main import call
 
 STEM = "encoder.layer.1.attention."
 

@@ -3,14 +3,14 @@
 import dataclasses
 
 import pytest
+import real_layers as real
 import torch
 
-import real_layers as real
 from attnid import Attention
-from attnid.models.architectures import read_architecture
 from attnid.layer.attention import forward, shift_is_seen
 from attnid.layer.canonical import FORMS, reduce_layer
-from attnid.models.layouts import LAYOUTS, Layout, check_tensors, read_layer, write_layer
+from attnid.models.architectures import read_architecture
+from attnid.models.layouts import LAYOUTS, check_tensors, read_layer, write_layer
 
 CASES = {name: case for name, case in real.CASES.items() if case[0]["model_type"] in LAYOUTS}
 CASES["gemma2"] = (CASES["gemma2"][0] | {"attn_logit_softcapping": 2.0}, "sliding")  # our soft cap

@@ -6,10 +6,10 @@ import traceback
 
 import pytest
 import torch
+from network.test_gpt import CONFIG, randomised, tokens
 
 from attnid.models.nanogpt import load_nanogpt
 from attnid.network.gpt import GPT, GPTConfig
-from network.test_gpt import CONFIG, randomised, tokens
 
 
 def checkpoint(model, prefix="", **args):

@@ -4,17 +4,17 @@ import hashlib
 import shutil
 
 import pytest
+import tiny_models as tiny
 import torch
+from network.test_gpt import randomised, tokens
 from safetensors.torch import load_file, save_file
 
-import tiny_models as tiny
 from attnid.layer.canonical import FORMS
-from attnid.models.nanogpt import load_nanogpt
-from attnid.network.gpt import GPTConfig
 from attnid.models.folders import open_model
+from attnid.models.nanogpt import load_nanogpt
 from attnid.models.reduction import output_change, reduce_checkpoint
+from attnid.network.gpt import GPTConfig
 from models.test_nanogpt import checkpoint
-from network.test_gpt import randomised, tokens
 
 
 def save(folder, name, dtype=torch.float64, head="AutoModel", **options):

@@ -5,12 +5,11 @@ import subprocess
 import sys
 import time
 
+import build as book
+import built as pages
+import ledger
 import pytest
 import yaml
-
-import build as book
-import ledger
-import built as pages
 
 
 def found(check, files):

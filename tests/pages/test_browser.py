@@ -5,11 +5,10 @@ import re
 from functools import cache
 from importlib.resources import files
 
-import pytest
-
 import browser
-import frame
 import built as pages
+import frame
+import pytest
 
 PAGES = ["book/intro", *(page for part in frame.contents().values() for page in part)]
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 400, "height": 800}

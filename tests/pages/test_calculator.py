@@ -4,12 +4,12 @@ import math
 import re
 from dataclasses import asdict
 
+import browser
 import pytest
+from descriptions import descriptions
 from hypothesis import HealthCheck, given, settings
 
-import browser
 from attnid import Attention, count
-from descriptions import descriptions
 
 STATIC = browser.ROOT / "book" / "_static"
 EXAMPLES = 1000

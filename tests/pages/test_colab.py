@@ -11,10 +11,10 @@ import jupytext
 import nbformat
 import pytest
 import yaml
-
-from pages import test_pairing
 from first_cell import first_cell, repository, with_first_cell
 from pairing import NOTEBOOKS, chapters, read_source
+
+from pages import test_pairing
 
 ROOT = NOTEBOOKS.parent
 SHORT = "07_wider_heads"

@@ -2,14 +2,14 @@
 
 import re
 
-import pytest
-import yaml
-
 import pdf
 import plain
-from attnid import __main__ as command
+import pytest
+import yaml
 from first_cell import repository
 from pairing import NOTEBOOKS
+
+from attnid import __main__ as command
 
 ROOT = NOTEBOOKS.parent
 

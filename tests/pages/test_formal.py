@@ -2,11 +2,10 @@
 
 import re
 
-import pytest
-from bs4 import BeautifulSoup
-
 import formal
+import pytest
 import statements
+from bs4 import BeautifulSoup
 from pairing import NOTEBOOKS
 
 CHAPTERS = sorted(NOTEBOOKS.glob("[0-9]*_*.py"))

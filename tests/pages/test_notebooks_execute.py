@@ -1,13 +1,13 @@
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import execute as execute_module
 import nbformat
 import pytest
-
-import execute as execute_module
-from attnid.__main__ import main as command
 from execute import execute, main
 from pairing import chapters, problems
+
+from attnid.__main__ import main as command
 from pages.test_pairing import SOURCE
 
 

@@ -1,6 +1,5 @@
 import nbformat
 import pytest
-
 from pairing import chapters, problems
 
 HEADER = "# ---\n# jupyter:\n#   kernelspec:\n#     display_name: Python 3\n#     language: python\n#     name: python3\n# ---\n\n"

@@ -4,12 +4,11 @@ import re
 import subprocess
 from urllib.parse import unquote
 
-import pytest
-
 import build as book
-import numbering
 import built as pages
+import numbering
 import plain
+import pytest
 from first_cell import repository
 from numbering import Target
 

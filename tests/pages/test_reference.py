@@ -3,11 +3,11 @@
 import re
 from importlib import import_module
 
+import docstrings
+import formal
 import pytest
 
 import attnid
-import docstrings
-import formal
 
 PAGE = (formal.BOOK / "reference.md").read_text()
 NAMED = re.findall(r"^\.\. auto\w+:: attnid\.(\S+)$", PAGE, re.M)

@@ -1,8 +1,8 @@
 import pytest
-
 from first_cell import with_first_cell
 from pairing import chapters
 from style import problems
+
 from pages.test_pairing import HEADER
 
 CHAPTER = with_first_cell(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from attnid.training import data
 from attnid.training.data import CorpusError, load_corpus
 
-SMALL = "First Citizen:\nBefore we proceed, hear me.\n".encode()
+SMALL = b"First Citizen:\nBefore we proceed, hear me.\n"
 
 
 # ---- the embedded text

@@ -15,15 +15,12 @@ import torch
 from kills import FORKSERVER, kill_self, killed
 
 from attnid import files
-
-from attnid.training import experiments
-
-from attnid.training import processes
+from attnid.files import Checkpoint
 from attnid.layer.metrics import head_metrics
+from attnid.network.gpt import GPT, GPTConfig
+from attnid.training import experiments, processes
 from attnid.training.data import CorpusError, load_corpus
 from attnid.training.experiments import CASES, PRESETS, RATES, Job, Recorder, finished, run, sweep
-from attnid.files import Checkpoint
-from attnid.network.gpt import GPT, GPTConfig
 from attnid.training.records import read_record
 from attnid.training.run import Run, train
 

@@ -5,8 +5,8 @@ import torch
 
 from attnid import Attention, count
 from attnid.layer.attention import forward, random_inputs
-from attnid.training.data import load_corpus
 from attnid.network.gpt import GPT, GPTConfig, head_weights
+from attnid.training.data import load_corpus
 from attnid.training.parametrisations import Factored, canonical_gpt, factored_gpt
 from attnid.training.run import TrainingConfig, train
 

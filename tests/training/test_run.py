@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnid.training.data import load_corpus
 from attnid.files import Checkpoint
 from attnid.network.gpt import GPT, GPTConfig
+from attnid.training.data import load_corpus
 from attnid.training.run import (
     Run,
     TrainingConfig,

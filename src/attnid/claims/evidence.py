@@ -9,19 +9,15 @@ import math
 
 import torch
 
-from ..layer import counting
-
-from ..layer import exact
-
+from ..layer import counting, exact
 from ..layer import measuring as jacobian
 from ..layer.attention import Attention, forward, random_inputs
 from ..layer.canonical import reduce_layer
-from ..layer.gauge import act_query_key, act_value_output, product_kernel
 from ..layer.directions import flatten, generators
+from ..layer.gauge import act_query_key, act_value_output, product_kernel
 from ..layer.latents import count_latent, forward_latent
-from ..network import random_parameters
 from ..layer.rebalancing import rebalance
-
+from ..network import random_parameters
 
 KEY_BIAS_SEEN = (dict(rotary=(1.0, 0.3)), dict(score="softcap"), dict(score="sink"))
 

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi
 
-from . import evidence
-
-from . import trained
 from ..layer.attention import Attention
-from ..network.gpt import GPTConfig
 from ..layer.latents import LatentAttention
+from ..network.gpt import GPTConfig
+from . import evidence, trained
 
 STATUSES = ("confirmed", "confirmed with conditions", "corrected", "not yet run")
 TOLERANCES = {

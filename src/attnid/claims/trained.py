@@ -11,8 +11,8 @@ import numpy as np
 
 from ..training.experiments import PAPER_CASES, RATES
 from ..training.records import read_records
-from ..training.statistics import equivalence, paired, power_law, t_interval
 from ..training.run import TrainingConfig, learning_rate_at
+from ..training.statistics import equivalence, paired, power_law, t_interval
 
 LAPTOP = Path(__file__).resolve().parents[3] / "notebooks" / "results" / "laptop"
 COMPARISON = LAPTOP.with_name("comparison")

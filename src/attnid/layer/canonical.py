@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import scipy.linalg
 import torch
 
-from .attention import shift_is_seen
 from ..checks import require
-from .rotation import Isotype, isotypes
+from .attention import shift_is_seen
 from .rebalancing import SINGULAR, balance, put_rows, rows_of
+from .rotation import Isotype, isotypes
 
 FORMS = ("balanced", "identity", "identity-unpivoted")
 

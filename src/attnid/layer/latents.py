@@ -10,8 +10,8 @@ from dataclasses import KW_ONLY, dataclass
 
 import torch
 
-from .attention import rotate
 from ..checks import is_finite, require, require_size
+from .attention import rotate
 from .counting import Count, pair_rank_loss
 
 

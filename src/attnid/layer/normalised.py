@@ -7,8 +7,8 @@ the quadratic forms A = K^T K and B = Q^T Q of the (ungained) ones. A bias is on
 
 import torch
 
-from .attention import input_basis
 from ..checks import require
+from .attention import input_basis
 from .rotation import isotypes
 
 MAX_SIZE = 2000  # query-key parameters whose kernel is looked for numerically

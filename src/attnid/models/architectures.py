@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..checks import require
-from .configurations import Fields
-from ..layer.counting import Count, count
-from .families import DEFAULTS, FAMILIES
 from ..files import read_json
+from ..layer.counting import Count, count
 from ..layer.latents import LatentAttention, count_latent
+from .configurations import Fields
+from .families import DEFAULTS, FAMILIES
 
 WRAPPERS = (
     "gemma3",

@@ -2,13 +2,13 @@
 
 import torch
 
-from . import architectures
 from ..checks import require_finite
-from ..layer.rotation import isotypes
-from .layouts import read_layer
-from .folders import open_model
-from ..layer.rebalancing import SINGULAR, rows_of
 from ..layer.canonical import factor, idle_key_coordinates, value_bias_folds, value_blocks
+from ..layer.rebalancing import SINGULAR, rows_of
+from ..layer.rotation import isotypes
+from . import architectures
+from .folders import open_model
+from .layouts import read_layer
 
 METRICS = {
     "beta": "beta",

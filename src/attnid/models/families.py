@@ -5,10 +5,10 @@ transformers computes, which is not always what the fields suggest: Qwen2's bias
 key head whatever num_kv_heads says.
 """
 
-from ..layer.attention import Attention
 from ..checks import require
-from .configurations import rope, rotary_angles
+from ..layer.attention import Attention
 from ..layer.latents import LatentAttention
+from .configurations import rope, rotary_angles
 
 KINDS = ("full_attention", "sliding_attention")
 

@@ -8,13 +8,13 @@ from zipfile import is_zipfile
 
 import torch
 
-from .architectures import Architecture, read_architecture
-from ..layer.attention import Attention
-from .nanogpt import PREFIX, load_nanogpt, read_checkpoint
 from ..checks import require
 from ..files import read_json, write_whole
+from ..layer.attention import Attention
 from ..layer.latents import LatentAttention
+from .architectures import Architecture, read_architecture
 from .layouts import LAYOUTS, check_tensors
+from .nanogpt import PREFIX, load_nanogpt, read_checkpoint
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 OTHER_WEIGHTS = (

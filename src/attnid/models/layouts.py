@@ -1,7 +1,7 @@
 """Where the attention weights lie in a checkpoint: per family the names of the tensors, and how they hold the heads."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
 

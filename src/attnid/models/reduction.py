@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import torch
 
+from ..checks import is_finite, require
 from ..layer.attention import forward, random_inputs
 from ..layer.canonical import FORMS, reduce_layer
-from ..checks import is_finite, require
-from .layouts import read_layer, write_layer
 from .folders import open_model
+from .layouts import read_layer, write_layer
 
 # how far outputs may move, relative to the largest of them: what rounding to the file's own numbers costs, with room
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 0.02, torch.bfloat16: 0.1}

@@ -2,5 +2,5 @@
 
 from .counting import contexts, count_network
 from .directions import NullSpace, network_generators
-from .measuring import measure_network
 from .function import Network, check_parameters, random_parameters
+from .measuring import measure_network

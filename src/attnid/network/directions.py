@@ -7,10 +7,10 @@ along random members of it.
 import torch
 
 from ..layer.directions import generators
-from .gpt import GPTConfig
 from .counting import count_network
-from .heads import HeadFamilies
 from .function import check_parameters
+from .gpt import GPTConfig
+from .heads import HeadFamilies
 from .stream import StreamFamilies
 from .weights import Met, Weights
 

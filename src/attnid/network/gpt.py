@@ -11,8 +11,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from ..layer.attention import rotate
 from ..checks import is_finite, require, require_finite, require_size
+from ..layer.attention import rotate
 
 NORMS = ("layernorm", "rmsnorm")
 POSITIONS = ("learned", "rotary", "none")

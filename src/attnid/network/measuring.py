@@ -9,10 +9,10 @@ import math
 import torch
 
 from ..checks import require, require_size
-from .gpt import GPTConfig
 from ..layer.measuring import MAX_ATTEMPTS, MAX_RESIDUAL, Measurement, NoGapError, cut, measure
 from .counting import stream_rank
 from .function import Network, check_parameters, random_parameters
+from .gpt import GPTConfig
 
 MAX_PARAMETERS = 3000
 ROWS = 3  # rows of the Jacobian for each parameter, at first

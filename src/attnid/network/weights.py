@@ -98,7 +98,7 @@ class Met:
     rest, but for what centring takes out; and the row that is 1 on everything met, where there is one."""
 
     def __init__(self, w, layer):
-        E, bias = w.c.n_embd, w.c.bias
+        bias = w.c.bias
         everything = (
             torch.block_diag(w.seen, torch.ones(1, 1, dtype=torch.float64)) if bias else w.seen
         )

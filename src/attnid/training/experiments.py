@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import is_finite, require, require_size
+from ..files import Checkpoint
+from ..layer.rebalancing import rebalance
+from ..network.gpt import GPT, GPTConfig, head_weights, query_key, set_head_weights
 from .data import load_corpus
 from .devices import choose_precision, require_device
-from ..files import Checkpoint
-from ..network.gpt import GPT, GPTConfig, head_weights, query_key, set_head_weights
 from .parametrisations import canonical_gpt, factored_gpt
 from .processes import for_each
-from ..layer.rebalancing import rebalance
 from .recorder import Recorder
 from .records import Record, provenance, read_record
 from .run import PRECISIONS, TrainingConfig, train
