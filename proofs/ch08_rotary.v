@@ -230,6 +230,49 @@ move=> s0; rewrite commutes_with_turn //; split=> [/commutes_with_J -> | [a [b -
 by rewrite /turn mulmxDl mulmxDr -scalemxAl -scalemxAr mul_scalar_mx mul_mx_scalar.
 Qed.
 
+(* The mirror that swaps forwards and backwards.                               *)
+Definition mirror : 'M[F]_2 := delta_mx 0 0 - delta_mx 1 1.
+
+Lemma mirror_mul X :
+  [/\ (mirror *m X) 0 0 = X 0 0, (mirror *m X) 0 1 = X 0 1, (mirror *m X) 1 0 = - X 1 0
+    & (mirror *m X) 1 1 = - X 1 1].
+Proof. by split; rewrite mxE sum2 !mxE /= ?subr0 ?sub0r ?mulN1r ?mul1r ?mul0r ?addr0 ?add0r. Qed.
+
+Lemma mul_mirror X :
+  [/\ (X *m mirror) 0 0 = X 0 0, (X *m mirror) 0 1 = - X 0 1, (X *m mirror) 1 0 = X 1 0
+    & (X *m mirror) 1 1 = - X 1 1].
+Proof. by split; rewrite mxE sum2 !mxE /= ?subr0 ?sub0r ?mulrN1 ?mulr1 ?mulr0 ?addr0 ?add0r. Qed.
+
+Lemma mirror_mirror X : mirror *m (mirror *m X) = X.
+Proof.
+have [a b c d] := mirror_mul X; have [a' b' c' d'] := mirror_mul (mirror *m X).
+by apply: matrix2P; rewrite ?a' ?b' ?c' ?d' ?a ?b ?c ?d ?opprK.
+Qed.
+
+Lemma mirror_turn c s : mirror *m turn c (- s) = turn c s *m mirror.
+Proof.
+have [a b c' d] := mirror_mul (turn c (- s)); have [a' b' c'' d'] := mul_mirror (turn c s).
+have [j00 j01 j10 j11] := J_entries.
+have [e00 e01 e10 e11] : [/\ forall x : F, turn c x 0 0 = c, forall x : F, turn c x 0 1 = - x,
+    forall x : F, turn c x 1 0 = x & forall x : F, turn c x 1 1 = c].
+  by split=> x; rewrite /turn 3!mxE ?j00 ?j01 ?j10 ?j11 /= ?mulr0n ?mulr1n ?mulr0 ?mulr1 ?mulrN1 ?addr0 ?add0r.
+apply: matrix2P; rewrite ?a ?b ?c' ?d ?a' ?b' ?c'' ?d' ?e00 ?e01 ?e10 ?e11 ?opprK //.
+Qed.
+
+(* The turns by (c, s) and (c, -s), s not zero, are opposite. What takes one   *)
+(* to the other, X R_2 = R_1 X, are the a I + b J after a mirror, and each of  *)
+(* them does.                                                                  *)
+Theorem planes_that_turn_oppositely X c s :
+  s != 0 -> X *m turn c s = turn c (- s) *m X <-> exists a b, X = mirror *m turn a b.
+Proof.
+move=> s0; transitivity (mirror *m X *m turn c s = turn c s *m (mirror *m X)).
+  rewrite -mulmxA [RHS in _ <-> _ = RHS]mulmxA -mirror_turn -mulmxA.
+  by split=> [-> // | /(congr1 (mulmx mirror))]; rewrite !mirror_mirror.
+rewrite (commutant_of_a_rotation _ c s0); split=> -[a [b eq]]; exists a, b.
+  by rewrite -eq mirror_mirror.
+by rewrite eq mirror_mirror.
+Qed.
+
 Lemma turn_square c s : c ^+ 2 + s ^+ 2 = 1 ->
   turn c s *m turn c s = (c *+ 2) *: turn c s - 1%:M.
 Proof.
@@ -281,38 +324,62 @@ Qed.
 
 Hypothesis rotations : forall i, c i ^+ 2 + s i ^+ 2 = 1.
 Hypothesis none_is_still : forall i, s i != 0.
-Hypothesis alike_or_different :
-  forall i j, (c i = c j /\ s i = s j) \/ (c i *+ 2 != c j *+ 2).
+Hypothesis alike_or_different : forall i j, c i = c j \/ c i *+ 2 != c j *+ 2.
+
+(* A block between two planes with the same cosine: a I + b J where they turn  *)
+(* the same way, and the mirror of that where they turn opposite ways.         *)
+Definition block (i j : 'I_p) (a b : F) : 'M[F]_2 :=
+  if s i == s j then turn a b else mirror F *m turn a b.
+
+Lemma same_or_opposite i j : c i = c j -> s i = s j \/ s i = - s j.
+Proof.
+move=> ceq; have := rotations i; rewrite ceq -(rotations j) => /addrI /eqP.
+by rewrite eqf_sqr => /orP [] /eqP; [left | right].
+Qed.
+
+Lemma commutes_block i j (X : 'M[F]_2) : c i = c j ->
+  X *m turn (c j) (s j) = turn (c i) (s i) *m X <-> exists a b, X = block i j a b.
+Proof.
+move=> ceq; rewrite /block ceq; case: eqP => [-> | neq].
+  exact: commutant_of_a_rotation.
+have [// | ->] := same_or_opposite ceq.
+exact: planes_that_turn_oppositely.
+Qed.
 
 (* The commutant. Let each plane turn, by neither zero nor a half turn, and    *)
-(* any two of them alike or at rates whose cosines differ. What commutes with  *)
-(* the rotation are the matrices that have a block a I + b J for each two      *)
-(* planes that turn alike, and zero for any two that do not.                   *)
+(* let cosines that differ have doubles that differ, as in any field where 2   *)
+(* is not 0. What commutes with the rotation are the matrices that have a      *)
+(* block a I + b J for each two planes that turn alike, its mirror for two     *)
+(* that turn oppositely, and zero for any others.                              *)
 Theorem commutant_of_planes S :
   S *m rotation = rotation *m S <->
-  forall i j, if c i == c j then exists a b, submxblock S i j = turn a b
+  forall i j, if c i == c j then exists a b, submxblock S i j = block i j a b
               else submxblock S i j = 0.
 Proof.
 rewrite commutes_by_blocks; split=> blocks i j; have := blocks i j.
-  case: ifP => [/eqP ceq | cne] comm.
-    have [[_ seq] | ] := alike_or_different i j; last by rewrite ceq eqxx.
-    by apply/(commutant_of_a_rotation _ (c j) (none_is_still j)); rewrite -{2}ceq -{2}seq.
-  have [[ceq] | neq] := alike_or_different i j; first by rewrite ceq eqxx in cne.
+  case: ifP => [/eqP ceq | cne] comm; first exact/(commutes_block _ ceq).
+  have [ceq | neq] := alike_or_different i j; first by rewrite ceq eqxx in cne.
   exact: (planes_of_different_rates (rotations i) (rotations j) neq).
-case: ifP => [/eqP ceq [a [b eq]] | _ ->]; last by rewrite mul0mx mulmx0.
-have [[_ seq] | ] := alike_or_different i j; last by rewrite ceq eqxx.
-rewrite ceq seq; apply/(commutant_of_a_rotation _ (c j) (none_is_still j)).
-by exists a, b.
+case: ifP => [/eqP ceq ex | _ ->]; last by rewrite mul0mx mulmx0.
+exact/(commutes_block _ ceq).
 Qed.
 
 Definition alike : finType := [finType of {x : 'I_p * 'I_p | c x.1 == c x.2}].
 
 Definition from_blocks (t : {ffun alike -> F^o * F^o}) : 'M[F]_D :=
   \mxblock_(i < p, j < p)
-    (if insub (i, j) is Some x then turn (t x).1 (t x).2 else 0 : 'M[F]_2).
+    (if insub (i, j) is Some x then block i j (t x).1 (t x).2 else 0 : 'M[F]_2).
 
 Lemma turn_entries (a b : F) : turn a b 0 0 = a /\ turn a b 1 0 = b.
 Proof. by split; rewrite !mxE /= ?mulr1n ?mulr0n ?subr0 ?mulr0 ?mulr1 ?addr0 ?add0r. Qed.
+
+Definition sign i j : F := if s i == s j then 1 else -1.
+
+Lemma block_entries i j (a b : F) : block i j a b 0 0 = a /\ sign i j * block i j a b 1 0 = b.
+Proof.
+rewrite /block /sign; have [ta tb] := turn_entries a b; case: ifP => _; first by rewrite mul1r.
+by have [-> _ -> _] := mirror_mul (turn a b); rewrite ta tb mulN1r opprK.
+Qed.
 
 Lemma turn_linear (a c1 s1 c2 s2 : F) :
   turn (a * c1 + c2) (a * s1 + s2) = a *: turn c1 s1 + turn c2 s2.
@@ -321,18 +388,24 @@ rewrite /turn scalerDl -scalerA [in RHS](scalerDr a c1%:M) raddfD /= scale_scala
 by rewrite addrACA.
 Qed.
 
+Lemma block_linear i j (a c1 s1 c2 s2 : F) :
+  block i j (a * c1 + c2) (a * s1 + s2) = a *: block i j c1 s1 + block i j c2 s2.
+Proof.
+by rewrite /block turn_linear; case: ifP => // _; rewrite mulmxDr -scalemxAr.
+Qed.
+
 Lemma from_blocks_is_linear : linear from_blocks.
 Proof.
 move=> a u v; apply/mxblockP=> i j; rewrite submxblockD.
 have subZ (X : 'M[F]_D) : submxblock (a *: X) i j = a *: submxblock X i j.
   by apply/matrixP=> k l; rewrite !mxE.
 rewrite subZ /from_blocks !mxblockK; case: insub => [x|]; last by rewrite scaler0 addr0.
-by rewrite !ffunE; apply: turn_linear.
+by rewrite !ffunE; apply: block_linear.
 Qed.
 Canonical from_blocks_linear := Linear from_blocks_is_linear.
 
-(* The dimension of the commutant is two for each pair (i, j) of planes that   *)
-(* turn alike, i = j included. If n planes turn at each of several rates,      *)
+(* The dimension of the commutant is two for each pair (i, j) of planes with   *)
+(* the same cosine, i = j included: they turn alike or oppositely. If n planes turn at each of several rates,      *)
 (* these are 2 n^2 for each rate.                                              *)
 Theorem dimension_of_commutant :
   nullity [linear of commutator rotation] = (2 * #|[pred x : 'I_p * 'I_p | c x.1 == c x.2]|)%N.
@@ -342,17 +415,18 @@ apply: (@nullity_by_parameters _ _ _ _ _ [linear of from_blocks]) => /= [t t0 | 
   apply/ffunP=> x; rewrite [RHS]ffunE.
   have := congr1 (fun Z : 'M[F]_D => submxblock Z (val x).1 (val x).2) t0.
   rewrite submxblock0 /from_blocks mxblockK -surjective_pairing valK /= => eq0.
-  have [ta tb] := turn_entries (t x).1 (t x).2.
+  have [ta tb] := block_entries (val x).1 (val x).2 (t x).1 (t x).2.
   have e0 := congr1 (fun Z : 'M[F]_2 => Z 0 0) eq0.
   have e1 := congr1 (fun Z : 'M[F]_2 => Z 1 0) eq0.
-  by rewrite ta mxE in e0; rewrite tb mxE in e1; rewrite [t x]surjective_pairing e0 e1.
+  rewrite ta mxE in e0; rewrite e1 mxE mulr0 in tb.
+  by rewrite [t x]surjective_pairing e0 -tb.
 rewrite /commutator; split=> [/eqP | [t ->]].
   rewrite subr_eq0 => /eqP/commutant_of_planes blocks.
   exists [ffun x : alike => (submxblock S (val x).1 (val x).2 0 0,
-                             submxblock S (val x).1 (val x).2 1 0)].
+                             sign (val x).1 (val x).2 * submxblock S (val x).1 (val x).2 1 0)].
   apply/mxblockP=> i j; rewrite /from_blocks mxblockK; have := blocks i j.
   case: insubP => [x /= -> xij [a [b eq]] | /= /negbTE -> //].
-  by rewrite ffunE xij /= eq; have [-> ->] := turn_entries a b.
+  by rewrite ffunE xij /= eq; have [-> ->] := block_entries i j a b.
 apply/eqP; rewrite subr_eq0; apply/eqP/commutant_of_planes=> i j.
 rewrite /from_blocks mxblockK; case: insubP => [x /= -> _ | /= /negbTE -> //].
 by exists (t x).1, (t x).2.
@@ -370,10 +444,10 @@ move=> c_inj; split.
   rewrite commutant_of_planes; split=> [blocks | [a [b ->]] i j].
     exists (fun i => submxblock S i i 0 0), (fun i => submxblock S i i 1 0).
     apply/mxblockP=> i j; have := blocks i j; rewrite mxblockK (inj_eq c_inj).
-    case: eqP => [<- [a [b eq]] | //]; rewrite conform_mx_id eq.
+    case: eqP => [<- [a [b eq]] | //]; rewrite conform_mx_id eq /block eqxx.
     by have [-> ->] := turn_entries a b.
-  rewrite mxblockK (inj_eq c_inj); case: eqP => [_ | //].
-  by rewrite conform_mx_id; exists (a i), (b i).
+  rewrite mxblockK (inj_eq c_inj); case: eqP => [<- | //].
+  by rewrite conform_mx_id; exists (a i), (b i); rewrite /block eqxx.
 rewrite dimension_of_commutant sum_nat_const card_ord mulnC; congr (_ * _)%N.
 rewrite -[RHS]card_ord -(card_codom (f := fun i : 'I_p => (i, i))) => [|i j [] //].
 apply: eq_card => -[i j]; rewrite !inE /= (inj_eq c_inj).
