@@ -153,3 +153,43 @@ by rewrite !mulmxA AC -!mulmxA CB.
 Qed.
 
 End Dimension.
+
+(* Two maps side by side have as null space that of the one beside that of the *)
+(* other.                                                                      *)
+Section SideBySide.
+Variables (F : fieldType) (U U' V V' : vectType F) (f : {linear U -> V}) (f' : {linear U' -> V'}).
+
+Definition side_by_side (u : U * U') : V * V' := (f u.1, f' u.2).
+
+Lemma side_by_side_is_linear : linear side_by_side.
+Proof. by move=> a u v; rewrite /side_by_side /= !linearP. Qed.
+Canonical side_by_side_linear := Linear side_by_side_is_linear.
+
+Lemma nullity_side_by_side : nullity [linear of side_by_side] = (nullity f + nullity f')%N.
+Proof.
+pose in1 (u : U) : U * U' := (u, 0); pose in2 (u : U') : U * U' := (0, u).
+have lin1 : linear in1 by move=> a u v; rewrite /in1; congr pair; rewrite /= scaler0 addr0.
+have lin2 : linear in2 by move=> a u v; rewrite /in2; congr pair; rewrite /= scaler0 addr0.
+pose g1 := linfun (Linear lin1); pose g2 := linfun (Linear lin2).
+have e1 u : g1 u = (u, 0) by rewrite lfunE.
+have e2 u : g2 u = (0, u) by rewrite lfunE.
+have k1 : \dim (g1 @: lker (linfun f)) = nullity f.
+  by apply: limg_dim_eq; apply/eqP; rewrite -subv0; apply/subvP=> u;
+     rewrite memv_cap !memv_ker e1 memv0 => /andP [_] /eqP [->].
+have k2 : \dim (g2 @: lker (linfun f')) = nullity f'.
+  by apply: limg_dim_eq; apply/eqP; rewrite -subv0; apply/subvP=> u;
+     rewrite memv_cap !memv_ker e2 memv0 => /andP [_] /eqP [->].
+rewrite -k1 -k2 -dimv_disjoint_sum; last first.
+  apply/eqP; rewrite -subv0; apply/subvP=> u; rewrite memv_cap memv0.
+  by move=> /andP [/memv_imgP [v _ ->] /memv_imgP [w _]]; rewrite e1 e2 => -[-> _].
+rewrite /nullity; congr (\dim _); apply/vspaceP=> -[u u']; rewrite memv_ker lfunE /=.
+apply/eqP/memv_addP => [[fu fu'] | [v /memv_imgP [w]]].
+  exists (u, 0); first by apply/memv_imgP; exists u; rewrite ?e1 // memv_ker lfunE /= fu.
+  exists (0, u'); first by apply/memv_imgP; exists u'; rewrite ?e2 // memv_ker lfunE /= fu'.
+  by congr pair; rewrite /= ?addr0 ?add0r.
+rewrite memv_ker lfunE e1 => /eqP fw -> [v' /memv_imgP [w']].
+rewrite memv_ker lfunE e2 => /eqP fw' -> [-> ->].
+by rewrite /side_by_side /= addr0 add0r fw fw'.
+Qed.
+
+End SideBySide.

@@ -22,6 +22,21 @@ Definition imbalance W_Q W_K : 'M[F]_D := W_Q *m W_Q^T - W_K *m W_K^T.
 Definition dimbalance W_Q W_K (X Y : 'M[F]_(D, E)) : 'M[F]_D :=
   (X *m W_Q^T + W_Q *m X^T) - (Y *m W_K^T + W_K *m Y^T).
 
+(* Along a straight line the imbalance changes by t times its first-order      *)
+(* change in that direction, and by t^2 times the imbalance of the direction.  *)
+Theorem imbalance_along_a_line W_Q W_K (X Y : 'M[F]_(D, E)) (t : F) :
+  imbalance (W_Q + t *: X) (W_K + t *: Y)
+    = imbalance W_Q W_K + t *: dimbalance W_Q W_K X Y + t ^+ 2 *: imbalance X Y.
+Proof.
+have square (W V : 'M[F]_(D, E)) : (W + t *: V) *m (W + t *: V)^T
+    = W *m W^T + t *: (V *m W^T + W *m V^T) + t ^+ 2 *: (V *m V^T).
+  have -> : (W + t *: V)^T = W^T + t *: V^T by rewrite linearD linearZ.
+  rewrite mulmxDl !mulmxDr -!scalemxAl -!scalemxAr scalerA -expr2 scalerDr.
+  by rewrite !addrA; congr (_ + _); rewrite -!addrA; congr (_ + _); rewrite addrC.
+rewrite /imbalance /dimbalance !square !scalerBr !opprD.
+by rewrite addrACA; congr (_ + _); rewrite addrACA.
+Qed.
+
 (* The inner product of matrices, the sum of the products of their entries.    *)
 Definition inner (m n : nat) (X Y : 'M[F]_(m, n)) : F := \tr (X^T *m Y).
 

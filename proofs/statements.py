@@ -1,7 +1,7 @@
 """Read the formal statements out of the proof files, and write the file that asks the checker what each of them assumes.
 
     python proofs/statements.py                 list the theorems
-    python proofs/statements.py orbit_is_fibre  show one: its words, what its section declares, its formal statement
+    python proofs/statements.py orbit_is_fibre  show one: its words, the definitions it rests on, what its section declares, its formal statement
     python proofs/statements.py --assumptions   print a file that asks for the assumptions of each theorem (`make -C proofs assumptions`)
 """
 
@@ -29,6 +29,7 @@ class Statement:
     words: str
     context: str
     text: str
+    definitions: tuple = ()   # the definitions that the statement rests on, in the order of the files
 
     @property
     def formal(self):
@@ -81,23 +82,49 @@ def _context(code, end):
     return "\n".join(line for section in open_sections for line in section)
 
 
-def in_file(path):
+def defined(folder=HERE):
+    """The text of each definition of the proof files, by name, in the order in which they are checked."""
+    return {one[1]: one[0].strip() for path in sources(folder)
+            for one in re.finditer(r"^Definition (\w+)\b.*?\.(?=\s)", without_comments(path.read_text()), re.DOTALL | re.MULTILINE)}
+
+
+def names(text, definitions):
+    """The definitions that a text names; a name that the text binds itself, as a size or a weight, is not one."""
+    binders = re.findall(r"[({]([\w' ]+):|(?:Variables?|Hypothes[ie]s|Implicit Types?) ([\w' ]+):|(?:forall|exists|let|fun) ([\w' ]+)", text)
+    bound = {word for binder in binders for part in binder for word in part.split()}
+    used = set(re.findall(r"[\w']+", text.replace("^1T", " repeat_columns "))) - bound
+    return used & set(definitions)
+
+
+def rests_on(text, definitions):
+    """The texts of the definitions that a statement names, and of those that these name in turn."""
+    used, seen = names(text, definitions), set()
+    while used - seen:
+        name = min(used - seen)
+        seen.add(name)
+        used |= names(definitions[name], definitions)
+    return tuple(definitions[name] for name in definitions if name in used)
+
+
+def in_file(path, definitions=None):
     """The theorems of one file, by name."""
     text = path.read_text()
+    definitions = defined(path.parent) if definitions is None else definitions
     code, found = without_comments(text), {}
     for theorem in re.finditer(r"^Theorem (\w+)\b.*?(?=^Proof\b)", code, re.DOTALL | re.MULTILINE):
         name = theorem[1]
         if name in found:
             raise ValueError(f"{path.name}: two theorems are called {name}")
-        found[name] = Statement(name, path.name, _words(text, theorem.start()), _context(code, theorem.start()), theorem[0].strip())
+        formal, context = theorem[0].strip(), _context(code, theorem.start())
+        found[name] = Statement(name, path.name, _words(text, theorem.start()), context, formal, rests_on(f"{context}\n{formal}", definitions))
     return found
 
 
 def theorems(folder=HERE):
     """All theorems of the proof files, by name."""
-    found = {}
+    found, definitions = {}, defined(folder)
     for path in sources(folder):
-        for name, statement in in_file(path).items():
+        for name, statement in in_file(path, definitions).items():
             if name in found:
                 raise ValueError(f"{path.name}: {found[name].file} has a theorem {name} as well")
             found[name] = statement
@@ -137,7 +164,7 @@ if __name__ == "__main__":
         print(assumptions_file(), end="")
     elif sys.argv[1:]:
         for one in map(theorems().__getitem__, sys.argv[1:]):
-            print(f"{one.file}\n{one.words}\n\n{one.formal}\n")
+            print("\n\n".join((f"{one.file}\n{one.words}", *one.definitions, one.formal)), end="\n\n")
     else:
         for one in theorems().values():
             print(f"{one.file:24} {one.name}")
