@@ -164,9 +164,17 @@ def test_a_statement_comes_with_the_declarations_of_its_section():
 
 def test_a_statement_comes_with_the_definitions_that_it_rests_on():
     def of(name):
-        return [re.match(r"Definition (\w+)", one)[1] for one in statements.theorems()[name].definitions]
+        return [
+            re.match(r"Definition (\w+)", one)[1] for one in statements.theorems()[name].definitions
+        ]
 
     assert of("invariance") == []
     assert of("null_directions_have_dimension") == ["dproduct", "nullity"]
-    assert of("key_bias_is_idle") == ["repeat_columns", "scores", "softmax", "exponential", "attention"]
+    assert of("key_bias_is_idle") == [
+        "repeat_columns",
+        "scores",
+        "softmax",
+        "exponential",
+        "attention",
+    ]
     assert of("commutant_of_planes") == ["quarter_turn", "turn", "mirror", "rotation", "block"]
