@@ -56,6 +56,13 @@ def source(file):
     return f"{repository['url']}/blob/{repository['branch']}/proofs/{file}"
 
 
+def introduction(file):
+    """What a file of proofs holds, with a link to its chapter."""
+    chapter = next((ROOT / "notebooks").glob(f"{file[2:4]}_*.py")).stem
+    theorems = sum(row["file"] == file for row in rows().values())
+    return f"{theorems} theorems on the statements of {{doc}}`../notebooks/{chapter}`."
+
+
 def entry(name, row, formal):
     twins = ", ".join(f"{{prf:ref}}`{item}`" for item in row["items"])
     lines = [f"({target(name)})=", f"### {heading(name)}", "", row["words"], ""]
@@ -72,7 +79,7 @@ def page():
     for name, row in rows().items():
         if row["file"] != file:
             file = row["file"]
-            parts.append(f"## Chapter {int(file[2:4])}\n\n")
+            parts.append(f"## Chapter {int(file[2:4])}\n\n{introduction(file)}\n\n")
         parts.append(entry(name, row, formal[name].formal))
     return "".join(parts).rstrip() + "\n"
 
