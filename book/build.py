@@ -13,13 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
+from made import keep
+
 ROOT = Path(__file__).resolve().parent.parent
 EXECUTED_WITH = (
     "src",
     "requirements.txt",
     *(f"notebooks/results/{preset}" for preset in ("laptop", "comparison")),
 )  # what outputs depend on
-
+BUILDER = (
+    Path(sys.executable).with_name("jupyter-book"),
+    *("build", ".", "--toc", "book/_toc.yml"),
+)
 PAGES = ("html", "html-before")
 
 
@@ -64,10 +69,7 @@ def take_picture(root):
     )
     picture = base64.b64decode(outputs[0]["data"]["image/png"])
     path = root / "book" / "_static" / "hyperbolas.png"
-    if not path.exists() or path.read_bytes() != picture:
-        draft = path.with_name(".hyperbolas.png.tmp")
-        draft.write_bytes(picture)
-        os.replace(draft, path)
+    keep(path, picture)
 
 
 def leave_out_unused_mathjax(html):
@@ -156,23 +158,12 @@ def build(root=ROOT):
     for pages in ("ledger.py", "formal.py"):
         subprocess.run([sys.executable, root / "book" / pages], check=True)
     take_picture(root)
-    command = [
-        Path(sys.executable).with_name("jupyter-book"),
-        "build",
-        ".",
-        "--toc",
-        "book/_toc.yml",
-        "--all",
-        "-W",
-        "-n",
-        "--keep-going",
-    ]
     print(
         "building the book: each chapter that has changed is executed first, all of them in about two minutes",
         file=sys.stderr,
     )
     with last_good_kept(root / "_build" / "html"):
-        run_quietly(command, root)
+        run_quietly([*BUILDER, "--all", "-W", "-n", "--keep-going"], root)
         leave_out_unused_mathjax(root / "_build" / "html")
     return root / "_build" / "html" / "index.html"
 

@@ -4,23 +4,24 @@ As an extension of Sphinx it adds the folds; python book/formal.py writes the pa
 """
 
 import json
-import os
 import sys
+from functools import cache
 from pathlib import Path
 
-import yaml
 from docutils import nodes
+from made import keep
 from sphinx import addnodes
 
 BOOK = Path(__file__).resolve().parent
 ROOT = BOOK.parent
-sys.path.append(str(ROOT / "proofs"))
+sys.path += [str(ROOT / "proofs"), str(ROOT / "notebooks")]
 
 import statements  # noqa: E402
+from first_cell import repository  # noqa: E402
 
 HEAD = """# Checked by a machine
 
-{count} statements of chapters 1, 2, 4 to 6 and 8 to 11 have a formal twin: a theorem in the language of [Rocq](https://rocq-prover.org)
+{count} statements of the book have a formal twin: a theorem in the language of [Rocq](https://rocq-prover.org)
 with Mathematical Components, whose proof a program has checked from the rules of logic up. No axiom is assumed and no goal is left open;
 `make proofs` checks all of it in half a minute where the prover is installed. Derivatives are formal, what stands at the first power of
 $t$ along a straight line; where a twin says less than the statement of the book, it says what is missing.
@@ -37,8 +38,16 @@ def by_item():
     return found
 
 
+@cache
 def rows():
+    """The theorems, name -> what is said of it, in the order of the chapters."""
     return json.loads((ROOT / "proofs" / "theorems.json").read_text(encoding="utf-8"))
+
+
+@cache
+def formal_texts():
+    """Name -> what a page shows of the theorem: the declarations it stands under, and its statement."""
+    return {name: statement.formal for name, statement in statements.theorems().items()}
 
 
 def heading(name):
@@ -52,8 +61,8 @@ def target(name):
 
 def source(file):
     """Where the file is read by people."""
-    repository = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
-    return f"{repository['url']}/blob/{repository['branch']}/proofs/{file}"
+    url, branch = repository()
+    return f"{url}/blob/{branch}/proofs/{file}"
 
 
 def introduction(file):
@@ -63,37 +72,33 @@ def introduction(file):
     return f"{theorems} theorems on the statements of {{doc}}`../notebooks/{chapter}`."
 
 
-def entry(name, row, formal):
+def entry(name, row):
     twins = ", ".join(f"{{prf:ref}}`{item}`" for item in row["items"])
     lines = [f"({target(name)})=", f"### {heading(name)}", "", row["words"], ""]
     lines += [f"- Twin of {twins}"] if twins else []
     lines += [f"- Not in it: {row['missing']}"] if row["missing"] else []
     lines += [f"- Source: [`proofs/{row['file']}`]({source(row['file'])})", ""]
-    lines += ["```{code-block} coq", formal, "```", ""]
+    lines += ["```{code-block} coq", formal_texts()[name], "```", ""]
     return "\n".join(lines) + "\n"
 
 
 def page():
     """The page of all formal statements, chapter by chapter."""
-    formal, parts, file = statements.theorems(), [HEAD.format(count=len(by_item()))], None
+    parts, file = [HEAD.format(count=len(by_item()))], None
     for name, row in rows().items():
         if row["file"] != file:
             file = row["file"]
             parts.append(f"## Chapter {int(file[2:4])}\n\n{introduction(file)}\n\n")
-        parts.append(entry(name, row, formal[name].formal))
+        parts.append(entry(name, row))
     return "".join(parts).rstrip() + "\n"
 
 
 def write_page(path=BOOK / "formal.md"):
     """Write the page where it is not there yet as it should be."""
-    text = page()
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        draft = path.with_name(f".{path.name}.tmp")
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
+    keep(path, page().encode())
 
 
-def fold(names, formal):
+def fold(names):
     """What stands, closed, at the end of a statement: its formal twins, each with a link to where it is explained."""
     box = nodes.admonition(classes=["dropdown", "formal"])
     box += nodes.title("", "Checked by a machine")
@@ -109,18 +114,19 @@ def fold(names, formal):
             refwarn=True,
         )
         box += nodes.paragraph("", "", link)
-        box += nodes.literal_block(formal[name].formal, formal[name].formal, language="coq")
+        text = formal_texts()[name]
+        box += nodes.literal_block(text, text, language="coq")
     return box
 
 
 def add_folds(app, doctree):
-    twins, formal = by_item(), statements.theorems()
+    twins = by_item()
     for statement in list(doctree.findall(nodes.Element)):
         names = twins.get(statement.get("label"))
         if names and "proof" in statement["classes"]:
-            section = fold(names, formal)
-            section.document = doctree
-            statement += section
+            box = fold(names)
+            box.document = doctree
+            statement += box
 
 
 def setup(app):

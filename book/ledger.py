@@ -1,9 +1,10 @@
 """The ledger and the errata as pages, made from the rows of `attnid.claims`: python book/ledger.py writes both."""
 
-import os
 from pathlib import Path
 
-from attnid.claims.ledger import LEDGER
+from made import keep
+
+from attnid.claims import LEDGER
 
 BOOK = Path(__file__).resolve().parent
 
@@ -94,11 +95,7 @@ def errata_page():
 def write_pages(folder=BOOK):
     """Write both pages where they are not there yet as they should be."""
     for name, text in (("ledger.md", ledger_page()), ("errata.md", errata_page())):
-        path = folder / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text.rstrip() + "\n":
-            draft = folder / f".{name}.tmp"
-            draft.write_text(text.rstrip() + "\n", encoding="utf-8")
-            os.replace(draft, path)
+        keep(folder / name, (text.rstrip() + "\n").encode())
 
 
 if __name__ == "__main__":

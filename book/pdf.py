@@ -5,9 +5,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-from build import ROOT, build
+from build import BUILDER, ROOT, build
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WAIT = (
@@ -54,16 +53,7 @@ def one_page(root):
     build(root)
     folder = root / "_build" / "singlehtml"
     shutil.rmtree(folder, ignore_errors=True)
-    command = [
-        Path(sys.executable).with_name("jupyter-book"),
-        "build",
-        ".",
-        "--toc",
-        "book/_toc.yml",
-        "--builder",
-        "singlehtml",
-    ]
-    subprocess.run(command, cwd=root, check=True)
+    subprocess.run([*BUILDER, "--builder", "singlehtml"], cwd=root, check=True)
     return (folder / "book" / "intro.html").rename(
         folder / "book.html"
     )  # where its addresses are right

@@ -1,5 +1,6 @@
-"""The rooms of the package: which may import which, what a name costs, and one style."""
+"""The rooms of the package: which may import which, the public names, and one style."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,9 @@ layers = ["attnid.layer", "attnid.network"]
 """
 
 
-def tool(name, *arguments, folder=ROOT):
+def tool(name, *arguments):
     command = [Path(sys.executable).with_name(name), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 def test_imports_point_down():
@@ -47,6 +48,13 @@ def test_one_style():
 def test_each_public_name_is_there(name):
     assert getattr(attnid, name) is getattr(attnid, name)
     assert name in dir(attnid)
+
+
+def test_what_type_checkers_read_is_where_names_come_from():
+    tree = ast.parse(Path(attnid.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If)).body
+    read = {i.module: tuple(a.name for a in i.names) for i in block if i.module}
+    assert read == attnid.HOMES
 
 
 def test_another_name_is_an_attribute_error():

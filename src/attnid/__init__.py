@@ -35,7 +35,7 @@ HOMES = {
 }
 HOME = {name: module for module, names in HOMES.items() for name in names}
 ROOMS = ("claims", "figures", "layer", "models", "network", "training")
-__all__ = [*HOME, "claims", "figures"]  # noqa: PLE0604
+__all__ = [*HOME, "claims", "figures"]
 
 
 def __getattr__(name):

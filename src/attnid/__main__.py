@@ -203,11 +203,10 @@ def add_checkpoints(commands):
 
 def print_account(arguments):
     """The audit of a checkpoint, or what its reduction came to. Returns the exit status."""
-    from .models import auditing as audit
-    from .models import reduction
+    from .models import auditing, reduction
 
     if arguments.command == "audit":
-        account, table = audit.audit(arguments.checkpoint), audit.table
+        account, table = auditing.audit(arguments.checkpoint), auditing.table
     else:
         account = reduction.reduce_checkpoint(
             arguments.checkpoint, arguments.out, form=arguments.form, tolerance=arguments.tolerance

@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from .layer import measuring as jacobian
+from .layer import measuring
 from .layer.attention import Attention, forward, random_inputs
 from .layer.metrics import head_metrics
 from .network.gpt import GPT, GPTConfig
@@ -28,10 +28,10 @@ def _timed(function, *arguments):
 def measured_rank():
     """`measure(Attention(32, 4))`, and how long its Jacobian and its rank take."""
     attention = Attention(32, 4)
-    measurement, seconds = _timed(jacobian.measure, attention)
+    measurement, seconds = _timed(measuring.measure, attention)
     parameters = attention.random_parameters(0)
     x = _inputs(attention, parameters, measurement.sequences, measurement.tokens)
-    (Z, B), building = _timed(jacobian.jacobian_blocks, attention, parameters, x)
+    (Z, B), building = _timed(measuring.jacobian_blocks, attention, parameters, x)
     _, values = _timed(torch.linalg.svdvals, B.flatten(0, 1)[: B.shape[2]])
     return {
         "rank": measurement.rank,
@@ -60,7 +60,7 @@ def plain_rank(sequences, tokens):
 
 def _inputs(attention, parameters, sequences, tokens):
     return random_inputs(
-        attention, sequences, tokens, 1, scale=jacobian.input_scale(attention, parameters)
+        attention, sequences, tokens, 1, scale=measuring.input_scale(attention, parameters)
     )
 
 

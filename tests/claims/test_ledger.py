@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import attnid
 from attnid.claims import evidence
-from attnid.claims import ledger as claims
 from attnid.claims.ledger import LEDGER, STATUSES, Claim, ClaimFails, verify
 from attnid.layer import counting
 
@@ -191,7 +191,7 @@ def test_a_broken_action_is_seen_by_the_ledger(name, wrong, monkeypatch):
 
 
 def test_the_ledger_is_public():
-    assert claims.LEDGER is LEDGER
+    assert attnid.claims.LEDGER is LEDGER
 
 
 @pytest.mark.parametrize("claim", [c for c in LEDGER if c.chapter], ids=lambda claim: claim.id)

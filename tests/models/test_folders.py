@@ -194,8 +194,8 @@ def test_a_path_is_a_folder_or_a_checkpoint(sound, tmp_path):
 def test_a_killed_write_leaves_no_folder(sound, tmp_path):
     """Killed while its files are being written: nothing is at `out`, and the input is whole."""
     script = (
-        "import os, signal, sys\nfrom attnid.models import folders as model_files, reduction\n"
-        "model_files.Folder._write_file = lambda *words: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys\nfrom attnid.models import folders, reduction\n"
+        "folders.Folder._write_file = lambda *words: os.kill(os.getpid(), signal.SIGKILL)\n"
         "reduction.reduce_checkpoint(sys.argv[1], sys.argv[2])"
     )
     done = subprocess.run(

@@ -4,7 +4,6 @@ import re
 
 import formal
 import pytest
-import statements
 from bs4 import BeautifulSoup
 from pairing import NOTEBOOKS
 
@@ -36,4 +35,4 @@ def test_each_statement_shows_its_twins(site, item):
     box = BeautifulSoup(page.read_text(), "html.parser").find(id=item).find(class_="formal")
     shown = " ".join(box.get_text().split())
     for name in formal.by_item()[item]:
-        assert " ".join(statements.theorems()[name].formal.split()) in shown
+        assert " ".join(formal.formal_texts()[name].split()) in shown

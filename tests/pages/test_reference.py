@@ -2,14 +2,14 @@
 
 import re
 from importlib import import_module
+from pathlib import Path
 
 import docstrings
-import formal
 import pytest
 
 import attnid
 
-PAGE = (formal.BOOK / "reference.md").read_text()
+PAGE = Path(docstrings.__file__).with_name("reference.md").read_text()
 NAMED = re.findall(r"^\.\. auto\w+:: attnid\.(\S+)$", PAGE, re.M)
 
 

@@ -9,8 +9,7 @@ import math
 
 import torch
 
-from ..layer import counting, exact
-from ..layer import measuring as jacobian
+from ..layer import counting, exact, measuring
 from ..layer.attention import Attention, forward, random_inputs
 from ..layer.canonical import reduce_layer
 from ..layer.directions import flatten, generators
@@ -35,7 +34,7 @@ def deviation(found, expected):
 def independent_null_directions(attention, seed=0):
     """How many independent directions of `generators` change no output, by Jacobian-vector products at fresh inputs."""
     p, rows = attention.random_parameters(seed), []
-    x = random_inputs(attention, 3, 8, seed + 7, scale=jacobian.input_scale(attention, p))
+    x = random_inputs(attention, 3, 8, seed + 7, scale=measuring.input_scale(attention, p))
     for directions in generators(attention, p).values():
         change = torch.func.vmap(
             lambda d: torch.func.jvp(lambda q: forward(attention, q, x), (p,), (d,))[1]
@@ -53,7 +52,7 @@ def four_counts(*descriptions):
     """The number of unidentified parameters of each description, by every method that accepts them all."""
     found = {
         "formula": [counting.count(a).unidentified for a in descriptions],
-        "measured rank": [jacobian.measure(a).nullity for a in descriptions],
+        "measured rank": [measuring.measure(a).nullity for a in descriptions],
         "generators": [independent_null_directions(a) for a in descriptions],
     }
     if all(a.qk_norm is None for a in descriptions):
@@ -277,7 +276,7 @@ def whole_networks(*configs):
 
     return {
         "formula": [counting.count(c).unidentified for c in configs],
-        "measured rank": [jacobian.measure(c).nullity for c in configs],
+        "measured rank": [measuring.measure(c).nullity for c in configs],
         "generators": [independent(c) for c in configs],
     }
 
@@ -298,7 +297,7 @@ def norms_and_latents(normalised, *latent):
             counting.count(normalised).unidentified,
             *(count_latent(layer).unidentified for layer in latent),
         ],
-        "measured rank": [jacobian.measure(normalised).nullity, *map(nullity, latent)],
+        "measured rank": [measuring.measure(normalised).nullity, *map(nullity, latent)],
     }
 
 
@@ -307,7 +306,7 @@ def canonical_layers(*descriptions):
     fixed = [reduce_layer(a, a.random_parameters(1), "identity").fixed for a in descriptions]
     return {
         "formula": [counting.count(a).unidentified for a in descriptions],
-        "measured rank": [jacobian.measure(a).nullity for a in descriptions],
+        "measured rank": [measuring.measure(a).nullity for a in descriptions],
         "numbers set": fixed,
     }
 

@@ -49,7 +49,7 @@ def count(attention):
     Returns a Count; its terms sum to the dimension of the set of generic parameters with the same function (the paper's
     sections 4.2 to 4.9, completed for wide heads, equal frequencies, norms and other scores). One term has no closed form
     that we know: "wide heads", where normalised heads are wider than their inputs, is the number of directions that keep
-    what the scores see, from the rank of its derivative at a random point (`invariants.py`; no outputs are looked at).
+    what the scores see, from the rank of its derivative at a random point (`normalised.py`; no outputs are looked at).
     Raises ValueError for the few descriptions whose count depends on more than the description, and where that term's
     layer is too large to look through.
     """

@@ -2,7 +2,7 @@
 
 Counted are directions in all parameters at once along which no log-probability changes to first order, at generic weights,
 over all token sequences up to block_size. Chapter 14 derives the terms. That there are no more of them is measured
-(`jacobian.py`), not proved.
+(`measuring.py`), not proved.
 """
 
 import math
