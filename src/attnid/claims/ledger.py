@@ -583,10 +583,12 @@ TRAINING = (
     Claim(
         "hypothesis",
         "sections 1, 6",
-        "Presumed: more identified parameters make better models of the same size. A pilot, by one untuned recipe at the size of a laptop: "
-        "without the idle numbers of the attention circuits, or with as many spent on a wider MLP, the final loss is the same within 0.02 nats; "
-        "with more idle numbers for the same functions it is lower, by less than 0.02; from 1 to 32 heads it rises, and functions change with it. "
-        "No run shows that identified numbers matter at this size, so the presumption is neither supported nor refuted.",
+        "Presumed: more identified parameters make better models of the same size. A pilot, by "
+        "one untuned recipe at the size of a laptop: without the idle numbers of the attention "
+        "circuits, or with as many spent on a wider MLP, the final loss is the same within 0.02 "
+        "nats; with more idle numbers for the same functions it is lower, by less than 0.02; from "
+        "1 to 32 heads it rises, and functions change with it. No run shows that identified "
+        "numbers matter at this size, so the presumption is neither supported nor refuted.",
         "tested, not settled",
         (),
         HYPOTHESIS,
