@@ -13,7 +13,13 @@ from ..layer.latents import LatentAttention
 from ..network.gpt import GPTConfig
 from . import evidence, trained
 
-STATUSES = ("confirmed", "confirmed with conditions", "corrected", "not yet run")
+STATUSES = (
+    "confirmed",
+    "confirmed with conditions",
+    "corrected",
+    "tested, not settled",
+    "not yet run",
+)
 TOLERANCES = {
     "identity": 1e-10,
     "mean of 2,000 steps": 0.01,
@@ -575,9 +581,13 @@ TRAINING = (
     Claim(
         "hypothesis",
         "sections 1, 6",
-        "At the size of a laptop, by one recipe, more identified parameters do not make better models: without idle parameters, or with these spent on a wider MLP, the loss "
-        "is the same within 0.02 nats; with more idle parameters for the same functions it is lower; and from 1 to 32 heads it rises. At twice the rate the last two are gone: 4 heads do better than 1 and than 16.",
-        "corrected",
+        "Presumed: more identified parameters make better models of the same size. A pilot, by "
+        "one untuned recipe at the size of a laptop: without the idle numbers of the attention "
+        "circuits, or with as many spent on a wider MLP, the final loss is the same within 0.02 "
+        "nats; with more idle numbers for the same functions it is lower, by less than 0.02; from "
+        "1 to 32 heads it rises, and functions change with it. No run shows that identified "
+        "numbers matter at this size, so the presumption is neither supported nor refuted.",
+        "tested, not settled",
         (),
         HYPOTHESIS,
         ("records",),
@@ -586,9 +596,9 @@ TRAINING = (
         (
             f"{HYPOTHESIS}#claim-hypothesis",
             "tests/training/test_parametrisations.py::test_it_starts_as_the_function_of_the_plain_model",
+            "tests/claims/test_trained.py::test_noisier_losses_contradict_what_is_said_of_the_hypothesis",
         ),
-        "",
-        "It is presumed that more identification means more predictive capability for the same model size; this is not tested.",
+        "4 layers of width 128, tiny Shakespeare, AdamW; nothing registered before",
     ),
 )
 
