@@ -1,7 +1,7 @@
 """Execute the .py notebooks and store their outputs in the .ipynb twins; the .py files are only read.
 
-    python notebooks/execute.py          every chapter
-    python notebooks/execute.py 03 04    the chapters whose names begin so; 3 means 03
+python notebooks/execute.py          every chapter
+python notebooks/execute.py 03 04    the chapters whose names begin so; 3 means 03
 """
 
 import hashlib
@@ -11,11 +11,12 @@ from concurrent.futures import ProcessPoolExecutor
 
 import nbformat
 from nbclient import NotebookClient
-
 from pairing import NOTEBOOKS, chapters, read_source
 
-CELL_TIMEOUT = 120   # seconds, as in the tests and in the book
-QUIET = ["--log-level=ERROR"]   # a kernel warns that it talks without encryption, to this machine itself
+CELL_TIMEOUT = 120  # seconds, as in the tests and in the book
+QUIET = [
+    "--log-level=ERROR"
+]  # a kernel warns that it talks without encryption, to this machine itself
 
 
 def name_cells(notebook):
@@ -32,7 +33,11 @@ def tidy(notebook):
     kernel = notebook.metadata.kernelspec
     notebook.metadata = {
         "jupytext": {"formats": "ipynb,py:percent"},
-        "kernelspec": {"display_name": kernel.display_name, "language": "python", "name": kernel.name},
+        "kernelspec": {
+            "display_name": kernel.display_name,
+            "language": "python",
+            "name": kernel.name,
+        },
         "language_info": {"name": "python"},
     }
     notebook.nbformat, notebook.nbformat_minor = 4, 5
@@ -48,8 +53,15 @@ def write_whole(path, text):
 def execute(chapter, folder=NOTEBOOKS):
     """Run one chapter from its .py and write its .ipynb."""
     notebook = read_source(folder / f"{chapter}.py")
-    client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_name="python3", record_timing=False, coalesce_streams=True,
-                            extra_arguments=QUIET, resources={"metadata": {"path": str(folder)}})
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        extra_arguments=QUIET,
+        resources={"metadata": {"path": str(folder)}},
+    )
     client.execute()
     name_cells(notebook)
     tidy(notebook)
@@ -59,7 +71,9 @@ def execute(chapter, folder=NOTEBOOKS):
 
 
 def main(prefixes):
-    prefixes = [prefix.zfill(2) if prefix.isdecimal() else prefix for prefix in prefixes]   # 5 is 05, and not 50 to 59
+    prefixes = [
+        prefix.zfill(2) if prefix.isdecimal() else prefix for prefix in prefixes
+    ]  # 5 is 05, and not 50 to 59
     known = [c for c in chapters() if (NOTEBOOKS / f"{c}.py").exists()]
     for prefix in prefixes:
         if not any(c.startswith(prefix) for c in known):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import yaml
-
 from pairing import NOTEBOOKS, read_source
 
 ROOT = NOTEBOOKS.parent
@@ -20,6 +19,7 @@ TARGET = re.compile(r"^\((?P<label>[\w:-]+)\)=\s*$")
 @dataclass(frozen=True)
 class Target:
     """What a label names: the text of a reference to it, None where the reference brings its own, and its page."""
+
     text: str | None
     page: str
 
@@ -28,7 +28,10 @@ class Target:
 def pages():
     """The pages of the book in the order of its contents, as names without a suffix: "book/intro", "notebooks/01_…"."""
     contents = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
-    return [contents["root"], *(chapter["file"] for part in contents["parts"] for chapter in part["chapters"])]
+    return [
+        contents["root"],
+        *(chapter["file"] for part in contents["parts"] for chapter in part["chapters"]),
+    ]
 
 
 @cache
@@ -38,7 +41,12 @@ def pieces(page):
     if path.exists():
         return [(path.read_text(encoding="utf-8"), None)]
     cells = read_source(ROOT / f"{page}.py").cells
-    return [(c.source, None) if c.cell_type == "markdown" else ("", c.metadata.get("mystnb", {}).get("figure")) for c in cells]
+    return [
+        (c.source, None)
+        if c.cell_type == "markdown"
+        else ("", c.metadata.get("mystnb", {}).get("figure"))
+        for c in cells
+    ]
 
 
 def labels(text):
@@ -58,7 +66,9 @@ def labels(text):
 
 def in_words(kind, number):
     """How the book refers to the numbered thing."""
-    return {"figure": f"Fig. {number}", "equation": f"({number})", "target": None}.get(kind, f"{kind.capitalize()} {number}")
+    return {"figure": f"Fig. {number}", "equation": f"({number})", "target": None}.get(
+        kind, f"{kind.capitalize()} {number}"
+    )
 
 
 @cache
@@ -77,9 +87,16 @@ def targets():
 
 def title(page):
     """The first heading of a page."""
-    return next(line[2:].strip() for text, _ in pieces(page) for line in text.splitlines() if line.startswith("# "))
+    return next(
+        line[2:].strip()
+        for text, _ in pieces(page)
+        for line in text.splitlines()
+        if line.startswith("# ")
+    )
 
 
 def resolve(page, link):
     """The page that a link on another one leads to, with its suffix left out."""
-    return posixpath.normpath(posixpath.join(posixpath.dirname(page), re.sub(r"\.(md|ipynb)$", "", link)))
+    return posixpath.normpath(
+        posixpath.join(posixpath.dirname(page), re.sub(r"\.(md|ipynb)$", "", link))
+    )

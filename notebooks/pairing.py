@@ -1,6 +1,6 @@
 """A chapter is a pair of files, NN_name.py (edited by people) and NN_name.ipynb (its outputs). What can be wrong with a pair:
 
-    python notebooks/pairing.py
+python notebooks/pairing.py
 """
 
 import re
@@ -23,14 +23,18 @@ FORBIDDEN = {
 
 def chapters(folder=NOTEBOOKS):
     """The name of every chapter of which at least one file exists."""
-    return sorted({path.stem for path in folder.glob("[0-9][0-9]_*") if path.suffix in (".py", ".ipynb")})
+    return sorted(
+        {path.stem for path in folder.glob("[0-9][0-9]_*") if path.suffix in (".py", ".ipynb")}
+    )
 
 
 def read_source(path):
     """The notebook that a .py file describes, without jupytext's notes about blank lines."""
     notebook = jupytext.read(path, fmt="py:percent")
     for cell in notebook.cells:
-        cell.metadata = {key: value for key, value in cell.metadata.items() if not key.startswith("lines_to_")}
+        cell.metadata = {
+            key: value for key, value in cell.metadata.items() if not key.startswith("lines_to_")
+        }
     return notebook
 
 
@@ -47,7 +51,12 @@ def drift(source, notebook):
 def output_text(output):
     """Everything in a stored output that is text, images apart."""
     data = output.get("data", {})
-    return "\n".join([output.get("text", ""), *(str(data[kind]) for kind in data if not kind.startswith("image/"))])
+    return "\n".join(
+        [
+            output.get("text", ""),
+            *(str(data[kind]) for kind in data if not kind.startswith("image/")),
+        ]
+    )
 
 
 def bad_outputs(cell):
@@ -92,4 +101,9 @@ def problems(chapter, folder=NOTEBOOKS):
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(f"{chapter}: {problem}" for chapter in chapters() for problem in problems(chapter)) or 0)
+    sys.exit(
+        "\n".join(
+            f"{chapter}: {problem}" for chapter in chapters() for problem in problems(chapter)
+        )
+        or 0
+    )

@@ -10,11 +10,10 @@ from collections import Counter
 from functools import cache
 
 import nbformat
-from pybtex.database import parse_file
-
 from execute import write_whole
 from first_cell import repository
 from numbering import EQUATION, ROOT, TARGET, pages, pieces, resolve, targets, title
+from pybtex.database import parse_file
 
 FOLDER = ROOT / "book" / "colab"
 DIRECTIVE = re.compile(r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:-]+)\} *(?P<title>.*)$")
@@ -28,7 +27,9 @@ NOTES = ("note", "warning", "tip", "important", "seealso")
 def address(page):
     """Where a page can be read in the repository; a chapter as its plain twin."""
     url, branch = repository()
-    return f"{url}/blob/{branch}/" + (f"book/colab/{page}.ipynb" if page.startswith("notebooks/") else f"{page}.md")
+    return f"{url}/blob/{branch}/" + (
+        f"book/colab/{page}.ipynb" if page.startswith("notebooks/") else f"{page}.md"
+    )
 
 
 def linked(text, there, here, anchor=""):
@@ -42,7 +43,9 @@ def anchors(page):
     seen, found = Counter(), {}
     for label, heading in re.findall(r"(?:^\(([\w:-]+)\)=\s+)?^#+ (.+)$", text, re.MULTILINE):
         spelling = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-        found[label] = f"#{spelling}" + f"-{seen[spelling]}" * bool(seen[spelling])   # the second of a name ends in -1
+        found[label] = f"#{spelling}" + f"-{seen[spelling]}" * bool(
+            seen[spelling]
+        )  # the second of a name ends in -1
         seen[spelling] += 1
     return found
 
@@ -78,26 +81,32 @@ def role(found, page):
     """One role as text or a link; page is where it stands."""
     name, text = found["name"], found["text"]
     titled = TITLED.match(text)
-    words, goal = (" ".join(titled["title"].split()), titled["target"]) if titled else (None, text.strip())
+    words, goal = (
+        (" ".join(titled["title"].split()), titled["target"]) if titled else (None, text.strip())
+    )
     if name in ("prf:ref", "numref", "eq", "ref"):
         there = target(goal)
         if not (words or there.text):
-            raise ValueError(f"{name}={goal}: a reference to a place without a number needs its own words")
+            raise ValueError(
+                f"{name}={goal}: a reference to a place without a number needs its own words"
+            )
         return linked(words or there.text, there.page, page, anchors(there.page).get(goal, ""))
     if name == "doc":
         return linked(words or title(resolve(page, goal)), resolve(page, goal), page)
     if name in ("cite:t", "cite:p"):
         return ", ".join(cited(key.strip(), name == "cite:p") for key in goal.split(","))
     if name == "term":
-        return words or goal   # GitHub shows the glossary as a block of code
+        return words or goal  # GitHub shows the glossary as a block of code
     raise ValueError(f"role={name}: no plain form of it is known")
 
 
 def inline(text, page):
     """Text without roles, and with links that lead into the repository."""
+
     def link(found):
         there = resolve(page, found["target"])
         return linked(found["title"] or title(there), there, page)
+
     text = LINK.sub(link, text)
     return ROLE.sub(lambda found: role(found, page), text)
 
@@ -109,26 +118,46 @@ def framed(head, body):
 
 def directive(name, heading, lines, page):
     """A directive's lines as plain ones."""
-    options = dict(re.match(r"^:([\w-]+): *(.*)$", line).groups() for line in lines if re.match(r"^:[\w-]+:", line))
+    options = dict(
+        re.match(r"^:([\w-]+): *(.*)$", line).groups()
+        for line in lines
+        if re.match(r"^:[\w-]+:", line)
+    )
     body = plain_lines([line for line in lines if not re.match(r"^:[\w-]+:", line)], page)
     while body and not body[0]:
         body.pop(0)
     if name == "prf:proof":
         return [f"*Proof.* {body[0]}", *body[1:], "", "∎"]
     if name.startswith("prf:"):
-        return framed(f"**{target(options['label']).text}**" + f" ({inline(heading, page)})" * bool(heading), body)
+        return framed(
+            f"**{target(options['label']).text}**" + f" ({inline(heading, page)})" * bool(heading),
+            body,
+        )
     if name == "dropdown" or "dropdown" in options.get("class", ""):
-        return ["<details>", f"<summary>{inline(heading, page)}</summary>", "", *body, "", "</details>"]
+        return [
+            "<details>",
+            f"<summary>{inline(heading, page)}</summary>",
+            "",
+            *body,
+            "",
+            "</details>",
+        ]
     if name == "admonition" or name in NOTES:
-        return framed(f"**{inline(heading, page) if name == 'admonition' else name.capitalize()}**", body)
+        return framed(
+            f"**{inline(heading, page) if name == 'admonition' else name.capitalize()}**", body
+        )
     raise ValueError(f"directive={name}: no plain form of it is known")
 
 
 def block(lines):
     """The lines of the fenced block that begins here, its last fence included."""
     fence = FENCE.match(lines[0])[1]
-    ends = (n for n, line in enumerate(lines[1:], 1) if re.fullmatch(rf"{fence[0]}{{{len(fence)},}}", line.strip()))
-    return lines[:next(ends, len(lines) - 1) + 1]
+    ends = (
+        n
+        for n, line in enumerate(lines[1:], 1)
+        if re.fullmatch(rf"{fence[0]}{{{len(fence)},}}", line.strip())
+    )
+    return lines[: next(ends, len(lines) - 1) + 1]
 
 
 def plain_lines(lines, page):
@@ -136,7 +165,7 @@ def plain_lines(lines, page):
     done, text = [], []
     while lines:
         inside = block(lines) if FENCE.match(lines[0]) else lines[:1]
-        lines = lines[len(inside):]
+        lines = lines[len(inside) :]
         if not FENCE.match(inside[0]):
             text += [plain_line(inside[0])]
             continue
@@ -149,7 +178,13 @@ def plain_lines(lines, page):
 def plain_line(line):
     """A line without a label: that of a formula becomes its number, that of a place goes."""
     found = EQUATION.match(line)
-    return f"\\tag{{{target(found['label']).text[1:-1]}}}\n$$" if found else "" if TARGET.match(line) else line
+    return (
+        f"\\tag{{{target(found['label']).text[1:-1]}}}\n$$"
+        if found
+        else ""
+        if TARGET.match(line)
+        else line
+    )
 
 
 def caption(cell, page):
@@ -166,9 +201,11 @@ def plain(page):
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = "\n".join(plain_lines(cell.source.split("\n"), page))
-        cells += [cell, caption(cell, page)] if "figure" in cell.metadata.get("mystnb", {}) else [cell]
+        cells += (
+            [cell, caption(cell, page)] if "figure" in cell.metadata.get("mystnb", {}) else [cell]
+        )
     notebook.cells = cells
-    notebook.metadata.pop("jupytext", None)   # Jupyter would pair the twin with a .py of its own
+    notebook.metadata.pop("jupytext", None)  # Jupyter would pair the twin with a .py of its own
     nbformat.validate(notebook)
     return nbformat.writes(notebook) + "\n"
 

@@ -1,6 +1,6 @@
 """What a chapter looks like: the frame that every page has, and no import that nothing uses.
 
-    python notebooks/style.py
+python notebooks/style.py
 """
 
 import ast
@@ -22,7 +22,9 @@ def missing_frame(notebook):
     text = "\n".join(texts(notebook, "markdown"))
     if not re.match(r"# \S.*\n\n\*Assumed: ", text):
         yield 'it does not begin with a title and a line "*Assumed: …*"'
-    headings = re.findall(r"^## ([^:\n]+)", text, re.MULTILINE)   # what follows a colon is the chapter's own
+    headings = re.findall(
+        r"^## ([^:\n]+)", text, re.MULTILINE
+    )  # what follows a colon is the chapter's own
     yield from (f'it has no section "{section}"' for section in SECTIONS if section not in headings)
     found = [heading for heading in headings if heading in SECTIONS]
     if found != sorted(found, key=SECTIONS.index):
@@ -46,10 +48,22 @@ def problems(chapter, folder=NOTEBOOKS):
     first = notebook.cells[0]
     is_first = first.source == first_cell() and first.metadata == {"tags": ["remove-cell"]}
     found = [] if is_first else ["its first cell is not the one of notebooks/first_cell.py"]
-    found += [f"a cell has {len(lines)} lines, {LONGEST_CELL} are allowed" for source in texts(notebook, "code")
-              if len(lines := source.splitlines()) > LONGEST_CELL]
-    return [*found, *missing_frame(notebook), *(f"the import {name} is not used" for name in unused_imports(notebook))]
+    found += [
+        f"a cell has {len(lines)} lines, {LONGEST_CELL} are allowed"
+        for source in texts(notebook, "code")
+        if len(lines := source.splitlines()) > LONGEST_CELL
+    ]
+    return [
+        *found,
+        *missing_frame(notebook),
+        *(f"the import {name} is not used" for name in unused_imports(notebook)),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(f"{chapter}: {problem}" for chapter in chapters() for problem in problems(chapter)) or 0)
+    sys.exit(
+        "\n".join(
+            f"{chapter}: {problem}" for chapter in chapters() for problem in problems(chapter)
+        )
+        or 0
+    )

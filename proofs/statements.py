@@ -1,8 +1,8 @@
 """Read the formal statements out of the proof files, and write the file that asks the checker what each of them assumes.
 
-    python proofs/statements.py                 list the theorems
-    python proofs/statements.py orbit_is_fibre  show one: its words, the definitions it rests on, what its section declares, its formal statement
-    python proofs/statements.py --assumptions   print a file that asks for the assumptions of each theorem (`make -C proofs assumptions`)
+python proofs/statements.py                 list the theorems
+python proofs/statements.py orbit_is_fibre  show one: its words, the definitions it rests on, what its section declares, its formal statement
+python proofs/statements.py --assumptions   print a file that asks for the assumptions of each theorem (`make -C proofs assumptions`)
 """
 
 import json
@@ -15,9 +15,13 @@ HERE = Path(__file__).resolve().parent
 SAFE = "Closed under the global context"
 MARK = "theorem: "
 # what would let a statement through without a proof, anywhere in a source outside its comments
-UNPROVED = re.compile(r"\b(Axioms?|Parameters?|Conjectures?|Admitted|admit|give_up|Abort|bypass_check|Unset\s+Guard\s+Checking"
-                      r"|Unset\s+Positivity\s+Checking|Unset\s+Universe\s+Checking|type-in-type|Declare\s+Module)\b")
-DECLARES = re.compile(r"(Variables?|Hypothes[ie]s|Implicit Types?|Notation|Let)\b.*?\.(?=\s)", re.DOTALL)
+UNPROVED = re.compile(
+    r"\b(Axioms?|Parameters?|Conjectures?|Admitted|admit|give_up|Abort|bypass_check|Unset\s+Guard\s+Checking"
+    r"|Unset\s+Positivity\s+Checking|Unset\s+Universe\s+Checking|type-in-type|Declare\s+Module)\b"
+)
+DECLARES = re.compile(
+    r"(Variables?|Hypothes[ie]s|Implicit Types?|Notation|Let)\b.*?\.(?=\s)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Statement:
     words: str
     context: str
     text: str
-    definitions: tuple = ()   # the definitions that the statement rests on, in the order of the files
+    definitions: tuple = ()  # the definitions that the statement rests on, in the order of the files
 
     @property
     def formal(self):
@@ -39,7 +43,11 @@ class Statement:
 
 def sources(folder=HERE):
     """The proof files, in the order in which they are checked."""
-    return [folder / line.strip() for line in (folder / "_CoqProject").read_text().splitlines() if line.strip().endswith(".v")]
+    return [
+        folder / line.strip()
+        for line in (folder / "_CoqProject").read_text().splitlines()
+        if line.strip().endswith(".v")
+    ]
 
 
 def without_comments(text):
@@ -71,7 +79,11 @@ def _words(text, end):
 def _context(code, end):
     """The declarations of the sections that are open at the place `end`."""
     open_sections = []
-    for found in re.finditer(r"^(Section (\w+)\.|End (\w+)\.|(?:Local )?(?=Variable|Hypothes|Implicit Type|Notation))", code[:end], re.MULTILINE):
+    for found in re.finditer(
+        r"^(Section (\w+)\.|End (\w+)\.|(?:Local )?(?=Variable|Hypothes|Implicit Type|Notation))",
+        code[:end],
+        re.MULTILINE,
+    ):
         if found[2]:
             open_sections.append([])
         elif found[3]:
@@ -84,13 +96,23 @@ def _context(code, end):
 
 def defined(folder=HERE):
     """The text of each definition of the proof files, by name, in the order in which they are checked."""
-    return {one[1]: one[0].strip() for path in sources(folder)
-            for one in re.finditer(r"^Definition (\w+)\b.*?\.(?=\s)", without_comments(path.read_text()), re.DOTALL | re.MULTILINE)}
+    return {
+        one[1]: one[0].strip()
+        for path in sources(folder)
+        for one in re.finditer(
+            r"^Definition (\w+)\b.*?\.(?=\s)",
+            without_comments(path.read_text()),
+            re.DOTALL | re.MULTILINE,
+        )
+    }
 
 
 def names(text, definitions):
     """The definitions that a text names; a name that the text binds itself, as a size or a weight, is not one."""
-    binders = re.findall(r"[({]([\w' ]+):|(?:Variables?|Hypothes[ie]s|Implicit Types?) ([\w' ]+):|(?:forall|exists|let|fun) ([\w' ]+)", text)
+    binders = re.findall(
+        r"[({]([\w' ]+):|(?:Variables?|Hypothes[ie]s|Implicit Types?) ([\w' ]+):|(?:forall|exists|let|fun) ([\w' ]+)",
+        text,
+    )
     bound = {word for binder in binders for part in binder for word in part.split()}
     used = set(re.findall(r"[\w']+", text.replace("^1T", " repeat_columns "))) - bound
     return used & set(definitions)
@@ -116,7 +138,14 @@ def in_file(path, definitions=None):
         if name in found:
             raise ValueError(f"{path.name}: two theorems are called {name}")
         formal, context = theorem[0].strip(), _context(code, theorem.start())
-        found[name] = Statement(name, path.name, _words(text, theorem.start()), context, formal, rests_on(f"{context}\n{formal}", definitions))
+        found[name] = Statement(
+            name,
+            path.name,
+            _words(text, theorem.start()),
+            context,
+            formal,
+            rests_on(f"{context}\n{formal}", definitions),
+        )
     return found
 
 
@@ -138,9 +167,12 @@ def listed(folder=HERE):
 
 def unproved(folder=HERE):
     """The places in the sources where something is taken for granted, as (file, line, word)."""
-    return [(path.name, code.count("\n", 0, found.start()) + 1, found[0])
-            for path in sorted(folder.glob("*.v")) for code in [without_comments(path.read_text())]
-            for found in UNPROVED.finditer(code)]
+    return [
+        (path.name, code.count("\n", 0, found.start()) + 1, found[0])
+        for path in sorted(folder.glob("*.v"))
+        for code in [without_comments(path.read_text())]
+        for found in UNPROVED.finditer(code)
+    ]
 
 
 def assumptions_file(folder=HERE):
@@ -148,8 +180,10 @@ def assumptions_file(folder=HERE):
     found = theorems(folder).values()
     lines = [f"From attnid Require {path.stem}." for path in sources(folder)]
     for statement in found:
-        lines += [f'Goal True. idtac "{MARK}{statement.name}". exact I. Qed.',
-                  f"Print Assumptions {statement.file.removesuffix('.v')}.{statement.name}."]
+        lines += [
+            f'Goal True. idtac "{MARK}{statement.name}". exact I. Qed.',
+            f"Print Assumptions {statement.file.removesuffix('.v')}.{statement.name}.",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -164,7 +198,9 @@ if __name__ == "__main__":
         print(assumptions_file(), end="")
     elif sys.argv[1:]:
         for one in map(theorems().__getitem__, sys.argv[1:]):
-            print("\n\n".join((f"{one.file}\n{one.words}", *one.definitions, one.formal)), end="\n\n")
+            print(
+                "\n\n".join((f"{one.file}\n{one.words}", *one.definitions, one.formal)), end="\n\n"
+            )
     else:
         for one in theorems().values():
             print(f"{one.file:24} {one.name}")

@@ -1,8 +1,12 @@
-"""One thread a test process, reproducible property tests, and the slowest work first."""
+"""One thread a test process, shapes checked as signatures state them, reproducible property tests, the slowest work first."""
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the kernels that nbval starts inherit it
+
+import shapes
+
+shapes.enforce()  # before anything imports the package
 
 import pytest
 import torch

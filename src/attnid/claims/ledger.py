@@ -7,6 +7,7 @@ The book's ledger and errata are made from these rows (`book/ledger.py`).
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi
+from typing import Any
 
 from ..layer.attention import Attention
 from ..layer.latents import LatentAttention
@@ -40,7 +41,7 @@ class Claim:
     items: tuple = ()
     chapter: str = ""
     methods: tuple = ()
-    evidence: Callable = None
+    evidence: Callable | None = None
     expected: tuple = ()
     where: tuple = ()
     conditions: str = ""
@@ -77,7 +78,7 @@ def verify(claim):
 
 
 FOUR = ("formula", "measured rank", "generators", "exact rank")
-LLAMA = dict(rotary=tuple(10000.0 ** (-2 * i / 128) for i in range(64)))
+LLAMA: dict[str, Any] = dict(rotary=tuple(10000.0 ** (-2 * i / 128) for i in range(64)))
 
 
 FLOW, BALANCE, RUNS = "11_gradient_flow_conserves", "12_rebalancing", "13_nanogpt"
@@ -603,7 +604,7 @@ TRAINING = (
 )
 
 NETWORK, ATLAS, CHECKPOINTS = "14_a_whole_network", "15_an_atlas", "16_real_checkpoints"
-SMALL = dict(n_layer=1, n_head=2, n_embd=4, mlp_width=4)
+SMALL: dict[str, Any] = dict(n_layer=1, n_head=2, n_embd=4, mlp_width=4)
 NETWORKS = (
     GPTConfig(7, 5, **SMALL),
     GPTConfig(7, 5, bias=True, tied=False, norm="rmsnorm", positions="rotary", **SMALL),

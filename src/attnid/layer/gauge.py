@@ -4,9 +4,17 @@ Moving along an action leaves the layer's function as it is; the tangents of the
 """
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 
-def act_query_key(S, W_Q, W_K, b_Q=None, b_K=None):
+def act_query_key(
+    S: Float[Tensor, "*batch D D"],
+    W_Q: Float[Tensor, "*batch D E"],
+    W_K: Float[Tensor, "*batch D E"],
+    b_Q: Float[Tensor, "*batch D"] | None = None,
+    b_K: Float[Tensor, "*batch D"] | None = None,
+) -> tuple[Tensor, ...]:
     """Lemma 4.1 and section 4.6: (S W_Q, S^{-T} W_K), and biases likewise. S (..., D, D), W (..., D, E), b (..., D).
 
     Returns the new tensors in the order given, biases only where given.
@@ -17,7 +25,11 @@ def act_query_key(S, W_Q, W_K, b_Q=None, b_K=None):
     return (moved_Q[0], moved_K[0], *moved_Q[1:], *moved_K[1:])
 
 
-def act_value_output(S, W_V, W_O):
+def act_value_output(
+    S: Float[Tensor, "*batch C C"],
+    W_V: Float[Tensor, "*batch C E"],
+    W_O: Float[Tensor, "*batch E C"],
+) -> tuple[Float[Tensor, "*batch C E"], Float[Tensor, "*batch E C"]]:
     """Lemma 4.6: (S W_V, W_O S^{-1}). S (..., C, C), W_V (..., C, E), W_O (..., E, C)."""
     return S @ W_V, torch.linalg.solve(S.transpose(-1, -2), W_O.transpose(-1, -2)).transpose(-1, -2)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -94,7 +95,7 @@ LLAMA = Layout(
     ("q_proj", "k_proj", "v_proj"),
     "o_proj",
 )
-FUSED = {"arrange": by_group, "maps": ("query_key_value",), "output": "dense"}
+FUSED = partial(Layout, arrange=by_group, maps=("query_key_value",), output="dense")
 
 LAYOUTS = dict.fromkeys(
     (
@@ -129,8 +130,8 @@ LAYOUTS = dict.fromkeys(
         ("", "transformer."), "h.{}.attn", ("c_attn",), "c_proj", in_a_row, transposed=True
     ),
     "nanogpt": Layout(("transformer.",), "h.{}.attn", ("c_attn",), "c_proj", in_a_row),
-    "gpt_neox": Layout(("gpt_neox.", ""), "layers.{}.attention", **FUSED),
-    "falcon": Layout(("transformer.", ""), "h.{}.self_attention", **FUSED),
+    "gpt_neox": FUSED(("gpt_neox.", ""), "layers.{}.attention"),
+    "falcon": FUSED(("transformer.", ""), "h.{}.self_attention"),
     "phi": Layout(("model.", ""), "layers.{}.self_attn", ("q_proj", "k_proj", "v_proj"), "dense"),
     "phi3": Layout(("model.", ""), "layers.{}.self_attn", ("qkv_proj",), "o_proj", in_a_row),
 }

@@ -68,7 +68,7 @@ class Case:
 
     title: str
     training: dict
-    move: Callable = None
+    move: Callable | None = None
     model: dict | Callable = field(default_factory=dict)
     build: Callable = GPT
     observe: Callable | None = query_key
