@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # What is identified
@@ -52,20 +57,19 @@ if "google.colab" in sys.modules:
 # %%
 import torch
 
-from attnid import Attention, count, figures, forward, generators, measure
+from attnid import Attention, count, exact_nullity, figures, forward
+from attnid import generators, independent_directions, measure
+from attnid.claims import check
 from attnid.layer.measuring import MIN_GAP
+from attnid.tensors import normal, rank
 
 
-def one_head(W_Q, W_K, W_V, W_O, x):                      # x: (L, E)
-    q, k, v = x @ W_Q.mT, x @ W_K.mT, x @ W_V.mT          # (L, D), (L, D), (L, C)
-    s = q @ k.mT / W_Q.shape[0] ** 0.5                    # (L, L): how much query l asks for key m
+def one_head(W_Q, W_K, W_V, W_O, x):  # x: (L, E)
+    q, k, v = x @ W_Q.mT, x @ W_K.mT, x @ W_V.mT  # (L, D), (L, D), (L, C)
+    s = q @ k.mT / W_Q.shape[0] ** 0.5  # (L, L): how much query l asks for key m
     later = torch.ones_like(s, dtype=torch.bool).triu(1)
-    p = s.masked_fill(later, -torch.inf).softmax(-1)      # rows sum to one
-    return p @ v @ W_O.mT                                 # (L, E)
-
-
-def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    p = s.masked_fill(later, -torch.inf).softmax(-1)  # rows sum to one
+    return p @ v @ W_O.mT  # (L, E)
 
 
 # %% [markdown]
@@ -73,12 +77,16 @@ def normal(seed, *shape):
 # head the two programs agree.
 
 # %%
-head = Attention(8, 1, head_dim=3)                        # E = 8, one head, D = C = 3
+head = Attention(8, 1, head_dim=3)  # E = 8, one head, D = C = 3
 theta = head.random_parameters(seed=0)
-x = normal(1, 6, 8)                                       # L = 6 tokens
+x = normal(6, 8, seed=1)  # L = 6 tokens
 ours = one_head(*(theta[name][0] for name in ("W_Q", "W_K", "W_V", "W_O")), x)
 assert (ours - forward(head, theta, x)).abs().max() < 1e-12
-print({name: tuple(tensor.shape) for name, tensor in theta.items()}, "in all", head.parameters)
+print(
+    {name: tuple(tensor.shape) for name, tensor in theta.items()},
+    "in all",
+    head.parameters,
+)
 
 # %% [markdown]
 # ## The claim
@@ -194,12 +202,12 @@ print({name: tuple(tensor.shape) for name, tensor in theta.items()}, "in all", h
 
 # %%
 D = 5
-thin = Attention(1, 1, head_dim=D, value_dim=1)           # E = 1
+thin = Attention(1, 1, head_dim=D, value_dim=1)  # E = 1
 one = thin.random_parameters(seed=2)
 omega = (one["W_K"].mT @ one["W_Q"]).item()
-fresh = normal(3, 1, D, 1)                                # a new W_K, and a W_Q with the old inner product
+fresh = normal(1, D, 1, seed=3)  # a new W_K, and a W_Q with the old inner product
 other = one | {"W_K": fresh, "W_Q": omega * fresh / fresh.square().sum()}
-x = normal(4, 32, 10, 1)
+x = normal(32, 10, 1, seed=4)
 assert (other["W_Q"] - one["W_Q"]).abs().max() > 0.1
 assert (forward(thin, one, x) - forward(thin, other, x)).abs().max() < 1e-12
 
@@ -209,23 +217,22 @@ assert (forward(thin, one, x) - forward(thin, other, x)).abs().max() < 1e-12
 #
 # The product map of {prf:ref}`prop-count-r` and its {term}`Jacobian`, a matrix of $E^2$ rows and $2DE$ columns:
 
-# %% tags=["claim-ex-4.1"]
+
+# %%
 def product(W_Q, W_K):
-    return W_K.mT @ W_Q                                   # (E, E)
+    return W_K.mT @ W_Q  # (E, E)
 
 
 def product_jacobian(W_Q, W_K):
     blocks = torch.func.jacrev(product, argnums=(0, 1))(W_Q, W_K)
-    return torch.cat([block.flatten(2).flatten(0, 1) for block in blocks], 1)   # (E E, 2 D E)
-
-
-def rank(matrix):
-    return int(torch.linalg.matrix_rank(matrix, rtol=1e-10))
+    return torch.cat(
+        [block.flatten(2).flatten(0, 1) for block in blocks], 1
+    )  # (E E, 2 D E)
 
 
 J_omega = product_jacobian(one["W_Q"][0], one["W_K"][0])
 assert torch.equal(J_omega, torch.cat((one["W_K"], one["W_Q"]), 1).flatten()[None])
-assert 2 * D - rank(J_omega) == 2 * D - 1 < 2 * D < D ** 2
+assert 2 * D - rank(J_omega) == 2 * D - 1 < 2 * D < D**2
 
 # %% [markdown]
 # ## The check
@@ -245,23 +252,30 @@ formula, measured = count(head), measure(head)
 print(formula.terms, "-> unidentified", formula.unidentified, "of", formula.parameters)
 print("rank", measured.rank, "nullity", measured.nullity)
 assert formula.terms == {"value-output maps": 9, "query-key maps": 9}
-assert (measured.rank, measured.nullity) == (formula.identified, formula.unidentified) == (78, 18)
+assert (
+    (measured.rank, measured.nullity)
+    == (formula.identified, formula.unidentified)
+    == (78, 18)
+)
 
 # %% [markdown]
 # For the third way we differentiate `forward` ourselves, at sequences of our own, and let the Jacobian act on the generators. Directions
 # are flattened in the order of `head.shapes`. The tolerance is $10^{-12}$ relative to the norms of both matrices.
 
+
 # %%
 def jacobian(attention, theta, x):
     blocks = torch.func.jacrev(lambda p: forward(attention, p, x))(theta)
-    return torch.cat([blocks[name].flatten(0, x.ndim - 1).flatten(1) for name in attention.shapes], 1)
+    return torch.cat(
+        [blocks[name].flatten(0, x.ndim - 1).flatten(1) for name in attention.shapes], 1
+    )
 
 
 def as_rows(attention, directions):
     return torch.cat([directions[name].flatten(1) for name in attention.shapes], 1)
 
 
-J = jacobian(head, theta, normal(5, 8, 6, 8))             # 8 sequences of 6 tokens
+J = jacobian(head, theta, normal(8, 6, 8, seed=5))  # 8 sequences of 6 tokens
 G = torch.cat([as_rows(head, part) for part in generators(head, theta).values()])
 assert (J @ G.mT).norm() < 1e-12 * J.norm() * G.norm()
 assert rank(G) == len(G) == 18
@@ -286,6 +300,7 @@ figures.cliff(measured.spectrum, measured.rank)
 # product, `count`, and `measure`. The measured null space covers all parameters; by {prf:ref}`lem-two-products` its
 # part in $W_Q$ and $W_K$ has the dimension we want.
 
+
 # %%
 def lost(D, E):
     r = min(D, E)
@@ -302,10 +317,31 @@ for E, (formulas, measurements) in counts.items():
     for D in range(1, 9):
         layer = Attention(E, 1, head_dim=D, value_dim=1)
         W_Q, W_K = (layer.random_parameters(seed=D)[name][0] for name in ("W_Q", "W_K"))
-        assert 2 * D * E - rank(product_jacobian(W_Q, W_K)) == lost(D, E) == count(layer).terms["query-key maps"]
+        assert (
+            2 * D * E - rank(product_jacobian(W_Q, W_K))
+            == lost(D, E)
+            == count(layer).terms["query-key maps"]
+        )
         measurements.append(measured_lost(layer))
     assert measurements == formulas
     print(f"E = {E}:", formulas)
+
+# %% [markdown]
+# The first line of the grid holds {prf:ref}`ex-inner-product`, which the paper counts in words. Its row in the ledger asks for the count of
+# whole layers, which loses one number in $W_O W_V$ besides, by every way there is. Two of them are functions of the package that we have
+# not met. `independent_directions` does for any layer what we did with $G$ above. `exact_nullity` is the rank again, without
+# rounding: weights and inputs are random integers, and arithmetic is modulo a prime. `check` compares what each way finds
+# with the {doc}`ledger <../book/ledger>`, complains if anything differs, and prints the agreement in a line.
+
+# %%
+thins = [Attention(1, 1, head_dim=D, value_dim=1) for D in (1, 3, 5)]
+check(
+    "ex-4.1",
+    formula=[count(layer).unidentified for layer in thins],
+    measured=[measure(layer).nullity for layer in thins],
+    generators=[independent_directions(layer) for layer in thins],
+    exact=[exact_nullity(layer) for layer in thins],
+)
 
 # %% [markdown]
 # The simplest head of all has $E = D = 1$: two numbers, of which only the product matters. Everything about it can be drawn. We give it a
@@ -313,7 +349,7 @@ for E, (formulas, measurements) in counts.items():
 
 # %%
 tiny = Attention(1, 1)
-base, x = tiny.random_parameters(seed=6), normal(7, 16, 6, 1)
+base, x = tiny.random_parameters(seed=6), normal(16, 6, 1, seed=7)
 
 
 def loss(w_Q, w_K):
@@ -323,7 +359,9 @@ def loss(w_Q, w_K):
 
 
 w = torch.linspace(-3, 3, 121, dtype=torch.float64)
-losses = torch.func.vmap(torch.func.vmap(loss, in_dims=(0, None)), in_dims=(None, 0))(w, w)     # rows: w_K, columns: w_Q
+losses = torch.func.vmap(torch.func.vmap(loss, in_dims=(0, None)), in_dims=(None, 0))(
+    w, w
+)  # rows: w_K, columns: w_Q
 
 # %% [markdown]
 # The level sets are the hyperbolas $W_K W_Q = \omega$. Along each the loss is constant to rounding, and the {term}`null direction`
@@ -353,15 +391,26 @@ figures.hyperbolas_and_counts(w, losses.sqrt(), 1.0, counts)
 # bias adds $D$ more numbers, none of them identified. Both are the business of later chapters; here we only watch the count move.
 
 # %%
-variants = {"plain": {}, "rotated": {"rotary": (0.7,)}, "query bias": {"bias": "q"}, "key bias": {"bias": "k"}}
+variants = {
+    "plain": {},
+    "rotated": {"rotary": (0.7,)},
+    "query bias": {"bias": "q"},
+    "key bias": {"bias": "k"},
+}
 found = {}
 for name, options in variants.items():
     layer = Attention(4, 1, head_dim=2, value_dim=1, **options)
     assert measure(layer).nullity == count(layer).unidentified
-    found[name] = {term: n for term, n in count(layer).terms.items() if term != "value-output maps"}
+    found[name] = {
+        term: n for term, n in count(layer).terms.items() if term != "value-output maps"
+    }
     print(f"{name:>10}: {found[name]}")
-assert found == {"plain": {"query-key maps": 4}, "rotated": {"query-key maps": 2},
-                 "query bias": {"query-key maps": 4}, "key bias": {"query-key maps": 4, "key bias": 2}}
+assert found == {
+    "plain": {"query-key maps": 4},
+    "rotated": {"query-key maps": 2},
+    "query bias": {"query-key maps": 4},
+    "key bias": {"query-key maps": 4, "key bias": 2},
+}
 
 # %% [markdown]
 # **Drop "generic".** Let $W_Q$ have rank 1 where it could have rank 2. The row space of $W_Q$ in the proof shrinks, the block of zeros
@@ -370,9 +419,9 @@ assert found == {"plain": {"query-key maps": 4}, "rotated": {"query-key maps": 2
 # %%
 layer = Attention(4, 1, head_dim=2, value_dim=1)
 special = layer.random_parameters(seed=8)
-special["W_Q"] = normal(9, 1, 2, 1) @ normal(10, 1, 1, 4)                             # rank one
+special["W_Q"] = normal(1, 2, 1, seed=9) @ normal(1, 1, 4, seed=10)  # rank one
 assert 2 * 2 * 4 - rank(product_jacobian(special["W_Q"][0], special["W_K"][0])) == 6
-assert measure(layer, parameters=special).nullity == 6 + 1                            # and 1 for the values
+assert measure(layer, parameters=special).nullity == 6 + 1  # and 1 for the values
 assert measure(layer).nullity == 4 + 1
 
 # %% [markdown]
@@ -381,9 +430,11 @@ assert measure(layer).nullity == 4 + 1
 
 # %%
 p = layer.random_parameters(seed=11)
-ranks = [rank(jacobian(layer, p, normal(12, 40, length, 4))) for length in (1, 2, 6)]
+ranks = [
+    rank(jacobian(layer, p, normal(40, length, 4, seed=12))) for length in (1, 2, 6)
+]
 print("identified by sequences of length 1, 2, 6:", ranks)
-assert ranks == [7, 19, 19]                               # W_O W_V: 4 + 4 - 1; M: 2 (8 - 2) = 12
+assert ranks == [7, 19, 19]  # W_O W_V: 4 + 4 - 1; M: 2 (8 - 2) = 12
 
 # %% [markdown]
 # ## What it means
@@ -413,10 +464,16 @@ assert ranks == [7, 19, 19]                               # W_O W_V: 4 + 4 - 1; 
 # ```
 
 # %% tags=["hide-cell"]
-W_Q, W_K = normal(13, 3, 1), normal(14, 3, 1)
-across = lambda v: torch.linalg.svd(v).U[:, 1:].mT        # two rows, orthogonal to v
+W_Q, W_K = normal(3, 1, seed=13), normal(3, 1, seed=14)
+across = lambda v: torch.linalg.svd(v).U[:, 1:].mT  # two rows, orthogonal to v
 zeros = torch.zeros(2, 3, dtype=torch.float64)
-basis = torch.cat((torch.cat((across(W_K), zeros), 1), torch.cat((zeros, across(W_Q)), 1), torch.cat((W_Q, -W_K)).mT))
+basis = torch.cat(
+    (
+        torch.cat((across(W_K), zeros), 1),
+        torch.cat((zeros, across(W_Q)), 1),
+        torch.cat((W_Q, -W_K)).mT,
+    )
+)
 assert rank(basis) == 5 == lost(3, 1)
 assert (product_jacobian(W_Q, W_K) @ basis.mT).abs().max() < 1e-12
 
@@ -435,10 +492,10 @@ assert (product_jacobian(W_Q, W_K) @ basis.mT).abs().max() < 1e-12
 D, E = 4, 5
 for r_Q in range(5):
     for r_K in range(5):
-        W_Q = normal(15, D, r_Q) @ normal(16, r_Q, E)
-        W_K = normal(17, D, r_K) @ normal(18, r_K, E)
+        W_Q = normal(D, r_Q, seed=15) @ normal(r_Q, E, seed=16)
+        W_K = normal(D, r_K, seed=17) @ normal(r_K, E, seed=18)
         nullity = 2 * D * E - rank(product_jacobian(W_Q, W_K))
-        assert nullity == 2 * D * E - E ** 2 + (E - r_K) * (E - r_Q)
+        assert nullity == 2 * D * E - E**2 + (E - r_K) * (E - r_Q)
 
 # %% [markdown]
 # **3.** How many sequences of three tokens does it take to identify all that can be identified of a head with $E = 3$ and $D = C = 2$?
@@ -452,7 +509,7 @@ for r_Q in range(5):
 
 # %% tags=["hide-cell"]
 small = Attention(3, 1, head_dim=2)
-p, x = small.random_parameters(seed=19), normal(20, 6, 3, 3)
+p, x = small.random_parameters(seed=19), normal(6, 3, 3, seed=20)
 ranks = [rank(jacobian(small, p, x[:n])) for n in range(1, 7)]
 print("rank after 1, 2, ... sequences:", ranks)
 assert ranks[1] < ranks[2] == ranks[-1] == count(small).identified == 16

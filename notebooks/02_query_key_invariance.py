@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Query-key invariance
@@ -125,7 +130,15 @@ import copy
 
 import torch
 
-from attnid import Attention, act_query_key, count, forward, generators, load_corpus, measure
+from attnid import (
+    Attention,
+    act_query_key,
+    count,
+    forward,
+    generators,
+    load_corpus,
+    measure,
+)
 from attnid.layer.attention import project, random_inputs, scores
 from attnid.figures import damage_by_condition, weights_and_pattern
 from attnid.network.gpt import GPT, GPTConfig, head_weights, set_head_weights
@@ -139,14 +152,17 @@ from attnid.training.run import TrainingConfig, evaluate, get_batch, train
 # S = U\, \mathrm{diag}(\kappa^{-1/2}, \dots, \kappa^{1/2})\, V^\top .
 # $$
 
+
 # %%
 def rotation(D, generator):
-    return torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64)).Q
+    return torch.linalg.qr(
+        torch.randn(D, D, generator=generator, dtype=torch.float64)
+    ).Q
 
 
 def change_of_basis(D, condition, generator):
     exponents = torch.linspace(-0.5, 0.5, D, dtype=torch.float64)
-    return rotation(D, generator) * condition ** exponents @ rotation(D, generator)
+    return rotation(D, generator) * condition**exponents @ rotation(D, generator)
 
 
 # %% [markdown]
@@ -163,7 +179,9 @@ D, E = 4, 12
 generator = torch.Generator().manual_seed(2)
 W_Q, W_K = torch.randn(2, D, E, generator=generator, dtype=torch.float64)
 kinds = {
-    "permutation": torch.eye(D, dtype=torch.float64)[torch.randperm(D, generator=generator)],
+    "permutation": torch.eye(D, dtype=torch.float64)[
+        torch.randperm(D, generator=generator)
+    ],
     "rotation": rotation(D, generator),
     "scaling": torch.diag(torch.tensor([0.5, -3.0, 1.0, 7.0], dtype=torch.float64)),
     "general": change_of_basis(D, 100.0, generator),
@@ -172,7 +190,10 @@ M = W_K.mT @ W_Q
 for kind, S in kinds.items():
     moved_Q, moved_K = S @ W_Q, torch.linalg.inv(S).mT @ W_K
     assert torch.linalg.norm(moved_K.mT @ moved_Q - M) < 1e-12 * torch.linalg.norm(M)
-    assert all(torch.equal(a, b) for a, b in zip((moved_Q, moved_K), act_query_key(S, W_Q, W_K)))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip((moved_Q, moved_K), act_query_key(S, W_Q, W_K))
+    )
     print(f"{kind:12} same score product to 1e-12")
 
 # %% [markdown]
@@ -182,7 +203,9 @@ for kind, S in kinds.items():
 # %%
 recovered = moved_Q @ torch.linalg.pinv(W_Q)
 assert torch.linalg.norm(recovered - S) < 1e-10 * torch.linalg.norm(S)
-assert torch.linalg.norm(torch.linalg.inv(recovered).mT @ W_K - moved_K) < 1e-10 * torch.linalg.norm(moved_K)
+assert torch.linalg.norm(
+    torch.linalg.inv(recovered).mT @ W_K - moved_K
+) < 1e-10 * torch.linalg.norm(moved_K)
 print("S recovered from the weights to 1e-10")
 
 # %% [markdown]
@@ -191,6 +214,7 @@ print("S recovered from the weights to 1e-10")
 # One head first. The orbit map $S \mapsto (S W_Q, S^{-\top} W_K)$ has $D^2$ inputs; that it is an immersion means that its
 # {term}`Jacobian` has rank $D^2$. The product map $(W_Q, W_K) \mapsto W_K^\top W_Q$ has $2DE$ inputs, and its Jacobian must lose
 # exactly $D^2$ of them. Both are small matrices, so we ask for their ranks.
+
 
 # %%
 def orbit(S):
@@ -204,11 +228,15 @@ def product(weights):
 
 
 at_S = torch.func.jacrev(orbit)(kinds["general"]).reshape(2 * D * E, D * D)
-at_weights = torch.func.jacrev(product)(torch.stack((W_Q, W_K))).reshape(E * E, 2 * D * E)
+at_weights = torch.func.jacrev(product)(torch.stack((W_Q, W_K))).reshape(
+    E * E, 2 * D * E
+)
 orbit_dimension = int(torch.linalg.matrix_rank(at_S))
 lost = 2 * D * E - int(torch.linalg.matrix_rank(at_weights))
 assert orbit_dimension == lost == D**2 == 16
-print(f"dimension of the orbit {orbit_dimension}, lost by the product {lost}, D^2 = {D**2}")
+print(
+    f"dimension of the orbit {orbit_dimension}, lost by the product {lost}, D^2 = {D**2}"
+)
 
 # %% [markdown]
 # Then a whole layer of $H = 3$ such heads. The closed form (`count`), explicit tangent directions (`generators`) and the
@@ -227,7 +255,10 @@ counts = {
 }
 assert set(counts.values()) == {a.H * a.D**2}
 share = 1 - counts["measure"] / (2 * a.H * a.D * a.E)
-assert abs(share - (1 - a.D / (2 * a.E))) < 1e-12 and abs(share - (1 - 1 / (2 * a.H))) < 1e-12
+assert (
+    abs(share - (1 - a.D / (2 * a.E))) < 1e-12
+    and abs(share - (1 - 1 / (2 * a.H))) < 1e-12
+)
 print(counts, f"identified share {share:.3f}")
 
 # %% [markdown]
@@ -240,9 +271,16 @@ print(counts, f"identified share {share:.3f}")
 
 # %%
 corpus = load_corpus("embedded")
-model = GPT(GPTConfig(len(corpus.vocabulary), block_size=64, n_layer=2, n_head=4, n_embd=64), seed=0)
+model = GPT(
+    GPTConfig(len(corpus.vocabulary), block_size=64, n_layer=2, n_head=4, n_embd=64),
+    seed=0,
+)
 untrained = copy.deepcopy(model).double()
-train(model, corpus, TrainingConfig(400, batch_size=8, learning_rate=1e-2, warmup=30, seed=0))
+train(
+    model,
+    corpus,
+    TrainingConfig(400, batch_size=8, learning_rate=1e-2, warmup=30, seed=0),
+)
 model = model.double()  # from here on in float64
 loss = evaluate(model, corpus.val, batches=4, context=50)
 assert corpus.entropy_rate - 3 * loss.error < loss.loss < corpus.entropy_rate + 0.2
@@ -258,12 +296,15 @@ for layer in range(2):
 # Now each head of each layer is given a basis of its own. The condition numbers grow geometrically over the heads,
 # from 1 (a rotation) to $10^6$.
 
+
 # %%
 def change_bases(model, conditions, seed):
     """A copy of the model, head h of every layer moved by a random S of condition number conditions[h]."""
     generator, moved = torch.Generator().manual_seed(seed), copy.deepcopy(model)
     for layer in range(model.config.n_layer):
-        S = torch.stack([change_of_basis(model.config.head_dim, c, generator) for c in conditions])
+        S = torch.stack(
+            [change_of_basis(model.config.head_dim, c, generator) for c in conditions]
+        )
         weights = head_weights(model, layer)
         W_Q, W_K = act_query_key(S, weights["W_Q"], weights["W_K"])
         set_head_weights(moved, layer, W_Q=W_Q, W_K=W_K)
@@ -277,6 +318,7 @@ moved = change_bases(model, conditions, seed=4)
 # Two numbers decide. How far have the weights moved, relative to their own size, head by head? And how far have the
 # logits, relative to the largest of them, over eight validation sequences?
 
+
 # %%
 def relative_move(before, after):
     """How far each head's weights have moved, over their own norm (H,)."""
@@ -289,12 +331,18 @@ def logits_of(model, dtype=torch.float64):
 
 
 tokens, _ = get_batch(corpus.val, 64, 8, torch.Generator().manual_seed(5))
-pairs = [(head_weights(model, layer)[n], head_weights(moved, layer)[n]) for layer in range(2) for n in ("W_Q", "W_K")]
+pairs = [
+    (head_weights(model, layer)[n], head_weights(moved, layer)[n])
+    for layer in range(2)
+    for n in ("W_Q", "W_K")
+]
 moves = torch.stack([relative_move(*pair) for pair in pairs])
 before, after = logits_of(model), logits_of(moved)
 assert moves.min() > 1  # every head by more than its own size
 assert (after - before).abs().max() < 1e-9 * before.abs().max()
-print(f"weights moved, smallest relative change: {moves.min():.1f}; logits the same to 1e-9: True")
+print(
+    f"weights moved, smallest relative change: {moves.min():.1f}; logits the same to 1e-9: True"
+)
 
 # %% [markdown]
 # The rotated heads move least, by about $\sqrt2$ times their own length, which is what two unrelated vectors of equal length
@@ -314,6 +362,7 @@ print("validation loss the same to 1e-9, one layer moved or both")
 # %% [markdown]
 # {numref}`fig-invariance-pattern` shows one of these heads at work on a sentence: its weights in the two bases, and
 # the attention it pays. To draw it we need the head's input, which is what the first block makes of the sentence, normalised.
+
 
 # %%
 @torch.no_grad()
@@ -335,7 +384,10 @@ assert (patterns[0] - patterns[1]).abs().max() < 1e-9
 
 # %% mystnb={"image": {"alt": "Two rows of three heat maps. In the upper row the query weights, the key weights and the attention pattern of a trained head; in the lower row the same after a change of basis. The weights look quite different, the two triangular attention patterns are the same."}, "figure": {"caption": "One trained head in two bases. Above, as training left it; below, after a change of basis with condition number 100. Nothing in the weights looks alike, and the attention that each character of the sentence (rows) pays to itself and to earlier ones (columns; colour: root of the probability) is the same to $10^{-9}$.", "name": "fig-invariance-pattern"}}
 head = 1
-states = [(head_weights(m, 1)["W_Q"][head], head_weights(m, 1)["W_K"][head], pattern[head]) for m, pattern in zip((model, moved), patterns)]
+states = [
+    (head_weights(m, 1)["W_Q"][head], head_weights(m, 1)["W_K"][head], pattern[head])
+    for m, pattern in zip((model, moved), patterns)
+]
 weights_and_pattern(*states, sentence)
 
 # %% [markdown]
@@ -353,11 +405,17 @@ weights_and_pattern(*states, sentence)
 # and compare it with the unmoved model in the same format.
 
 # %%
-formats = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+formats = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+}
 conditions = torch.logspace(0, 6, 13, dtype=torch.float64)
 draws = 5
 reference = {name: logits_of(model, dtype) for name, dtype in formats.items()}
-damage = {name: torch.empty(len(conditions), draws, dtype=torch.float64) for name in formats}
+damage = {
+    name: torch.empty(len(conditions), draws, dtype=torch.float64) for name in formats
+}
 for i, condition in enumerate(conditions.tolist()):
     for draw in range(draws):
         moved_now = change_bases(model, [condition] * 4, seed=100 * i + draw)
@@ -377,10 +435,17 @@ for name in ("float64", "float32"):
     print(f"{name}: slope {slope:.0f}")
 assert damage["float64"].max() < 1e-9
 assert 1e-3 < damage["float32"][-1].median() < 0.3
-assert damage["bfloat16"][0].max() < 0.1 and damage["bfloat16"][conditions >= 1e4].min() > 0.3
+assert (
+    damage["bfloat16"][0].max() < 0.1
+    and damage["bfloat16"][conditions >= 1e4].min() > 0.3
+)
 
 # %% mystnb={"image": {"alt": "Worst relative change of the logits against the condition number of S, both axes logarithmic, for three number formats. The float64 and float32 points rise side by side with slope one, nine decades apart; the bfloat16 points start near one hundredth and level off at one once the condition number passes one thousand."}, "figure": {"caption": "Worst relative change of the trained model's logits when all its heads change basis, against the condition number of the change, five random draws each (dots; lines through the medians). Grey: the unit of rounding times the condition number. In exact arithmetic every point would be zero.", "name": "fig-invariance-condition"}}
-damage_by_condition(conditions, damage, {name: torch.finfo(dtype).eps / 2 for name, dtype in formats.items()})
+damage_by_condition(
+    conditions,
+    damage,
+    {name: torch.finfo(dtype).eps / 2 for name, dtype in formats.items()},
+)
 
 # %% [markdown]
 # {numref}`fig-invariance-condition` is a warning to whoever edits checkpoints. In float64 every change of basis on the axis is harmless. In
@@ -397,7 +462,10 @@ damage_by_condition(conditions, damage, {name: torch.finfo(dtype).eps / 2 for na
 values = torch.tensor([1.0, 2.0, 3.0, 0.0], dtype=torch.float64)
 S = rotation(D, generator) * values @ rotation(D, generator)
 flattened = (torch.linalg.pinv(S, rtol=1e-10).mT @ W_K).mT @ (S @ W_Q)
-assert torch.linalg.matrix_rank(M) == D and torch.linalg.matrix_rank(flattened, rtol=1e-10) == D - 1
+assert (
+    torch.linalg.matrix_rank(M) == D
+    and torch.linalg.matrix_rank(flattened, rtol=1e-10) == D - 1
+)
 assert torch.linalg.norm(flattened - M) > 0.1 * torch.linalg.norm(M)
 print(f"rank of the score product: {D} before, {D - 1} after a singular S")
 
@@ -413,7 +481,9 @@ broken = evaluate(half_moved, corpus.val, batches=4, context=50).loss
 assert (logits_of(rotated) - before).abs().max() < 1e-9 * before.abs().max()
 assert (logits_of(half_moved) - before).abs().max() > 0.1 * before.abs().max()
 assert broken > loss.loss + 0.3
-print("queries and keys rotated: loss unchanged; queries only: loss up by more than 0.3")
+print(
+    "queries and keys rotated: loss unchanged; queries only: loss up by more than 0.3"
+)
 
 # %% [markdown]
 # **Weights without their biases.** With biases the query is $W_Q x + b_Q$ and the key $W_K x + b_K$, and the change of basis must
@@ -430,7 +500,9 @@ weights_only = p | dict(zip(names[:2], act_query_key(S, p["W_Q"], p["W_K"])))
 y = forward(biased, p, x)
 relative = lambda q: ((forward(biased, q, x) - y).norm() / y.norm()).item()
 assert relative(everything) < 1e-12 and relative(weights_only) > 0.1
-print("biases carried along: outputs the same to 1e-12; left behind: changed by more than a tenth")
+print(
+    "biases carried along: outputs the same to 1e-12; left behind: changed by more than a tenth"
+)
 
 # %% [markdown]
 # **Heads wider than their input.** For $D > E$ the lemma still holds, but $S$ is no longer visible in $S W_Q$: the orbit map stops being
@@ -441,17 +513,23 @@ print("biases carried along: outputs the same to 1e-12; left behind: changed by 
 # %%
 for D, E in ((4, 12), (5, 5), (5, 3), (4, 1)):
     W_Q, W_K = torch.randn(2, D, E, generator=generator, dtype=torch.float64)
-    at_S = torch.func.jacrev(orbit)(torch.eye(D, dtype=torch.float64)).reshape(2 * D * E, D * D)
+    at_S = torch.func.jacrev(orbit)(torch.eye(D, dtype=torch.float64)).reshape(
+        2 * D * E, D * D
+    )
     orbit_dimension, r = int(torch.linalg.matrix_rank(at_S)), min(D, E)
-    assert orbit_dimension == D**2 - max(0, D - E)**2 == 2 * D * E - r * (2 * E - r)
+    assert orbit_dimension == D**2 - max(0, D - E) ** 2 == 2 * D * E - r * (2 * E - r)
     assert orbit_dimension == count(Attention(E, 1, head_dim=D)).terms["query-key maps"]
-    print(f"D = {D}, E = {E:2}: D^2 = {D**2:2}, unidentified {orbit_dimension:2} of {2 * D * E}")
+    print(
+        f"D = {D}, E = {E:2}: D^2 = {D**2:2}, unidentified {orbit_dimension:2} of {2 * D * E}"
+    )
 
 # %% [markdown]
 # **The mask** is a hypothesis that nobody needs. With or without it the outputs are a function of the scores, so the count is the same.
 
 # %%
-nullities = [measure(Attention(6, 2, causal=causal)).nullity for causal in (True, False)]
+nullities = [
+    measure(Attention(6, 2, causal=causal)).nullity for causal in (True, False)
+]
 assert nullities[0] == nullities[1] == count(Attention(6, 2)).unidentified
 print(f"unidentified, with a mask and without: {nullities}")
 
@@ -490,13 +568,22 @@ units = torch.eye(D * D, dtype=torch.float64).view(-1, D, D)
 
 def dimension(T):
     """Dimension of the span of the tangent directions (T W_Q, -T^T W_K), T of shape (k, D, D)."""
-    return int(torch.linalg.matrix_rank(torch.cat((T @ W_Q, -T.mT @ W_K), 1).flatten(1)))
+    return int(
+        torch.linalg.matrix_rank(torch.cat((T @ W_Q, -T.mT @ W_K), 1).flatten(1))
+    )
 
 
 skew, diagonal = units - units.mT, torch.diag_embed(torch.eye(D, dtype=torch.float64))
 assert dimension(skew) == D * (D - 1) // 2 and dimension(diagonal) == D
-assert dimension(torch.cat((skew, diagonal))) == D * (D + 1) // 2 < dimension(units) == D**2
-print(f"rotations {dimension(skew)}, scalings {dimension(diagonal)}, all {dimension(units)}")
+assert (
+    dimension(torch.cat((skew, diagonal)))
+    == D * (D + 1) // 2
+    < dimension(units)
+    == D**2
+)
+print(
+    f"rotations {dimension(skew)}, scalings {dimension(diagonal)}, all {dimension(units)}"
+)
 
 # %% [markdown]
 # **2. Store only what is identified.** Choose $S$ for each head of the trained model so that the first $D$ columns of $S W_Q$ are the
@@ -519,10 +606,17 @@ for layer in range(2):
     W_Q, W_K = act_query_key(S, weights["W_Q"], weights["W_K"])
     assert (W_Q[..., :D] - identity).abs().max() < 1e-9
     stored += W_Q[..., D:].numel() + W_K.numel()
-    set_head_weights(compact, layer, W_Q=torch.cat((identity.expand(H, D, D), W_Q[..., D:]), -1), W_K=W_K)
+    set_head_weights(
+        compact,
+        layer,
+        W_Q=torch.cat((identity.expand(H, D, D), W_Q[..., D:]), -1),
+        W_K=W_K,
+    )
 assert stored == 2 * H * (2 * D * E - D**2)
 assert (logits_of(compact) - before).abs().max() < 1e-7 * before.abs().max()
-print(f"{stored} of {2 * H * 2 * D * E} numbers, share {stored / (2 * H * 2 * D * E)}; logits the same to 1e-7")
+print(
+    f"{stored} of {2 * H * 2 * D * E} numbers, share {stored / (2 * H * 2 * D * E)}; logits the same to 1e-7"
+)
 
 # %% [markdown]
 # **3. Weight decay has an opinion.** The loss does not change along the orbit; $\|W_Q\|_F^2 + \|W_K\|_F^2$ does. Which scalar $S = cI$
@@ -541,7 +635,10 @@ squares = lambda c: (c * W_Q).square().sum() + (W_K / c).square().sum()
 best = (W_K.norm() / W_Q.norm()).sqrt()
 assert abs(squares(best) - 2 * W_Q.norm() * W_K.norm()) < 1e-12 * squares(best)
 assert all(squares(best * factor) > squares(best) for factor in (0.9, 0.99, 1.01, 1.1))
-print("smallest where both have the same norm:", bool(((best * W_Q).norm() - (W_K / best).norm()).abs() < 1e-10))
+print(
+    "smallest where both have the same norm:",
+    bool(((best * W_Q).norm() - (W_K / best).norm()).abs() < 1e-10),
+)
 
 # %% [markdown]
 # **Next:** if a head can be written in any basis, is there one that deserves to be preferred? {doc}`Chapter 3

@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # A canonical factorisation
@@ -117,12 +122,12 @@ from attnid import Attention, count, figures, measure
 
 def fix_signs(sigma, U_Q, U_K):
     at = U_K.abs().argmax(-1, keepdim=True)
-    sign = U_K.gather(-1, at).sign()                      # (D, 1), one sign for a row of both
+    sign = U_K.gather(-1, at).sign()  # (D, 1), one sign for a row of both
     return sigma, sign * U_Q, sign * U_K
 
 
 def canonical(W_Q, W_K):
-    U, s, Vh = torch.linalg.svd(W_K.mT @ W_Q)             # (E, E), (E,), (E, E)
+    U, s, Vh = torch.linalg.svd(W_K.mT @ W_Q)  # (E, E), (E,), (E, E)
     D = len(W_Q)
     return fix_signs(s[:D].sqrt(), Vh[:D], U[:, :D].mT)
 
@@ -138,11 +143,12 @@ def canonical(W_Q, W_K):
 # and since $Q_K$ and $Q_Q$ have orthonormal columns, a decomposition $A\, \mathrm{diag}(s)\, B^\top$ of the small $D \times D$ matrix in
 # the middle is all it takes: $U_K = (Q_K A)^\top$ and $U_Q = (Q_Q B)^\top$. The cost falls from order $E^3$ to order $E D^2$.
 
+
 # %%
 def canonical_thin(W_Q, W_K):
-    Q_Q, R_Q = torch.linalg.qr(W_Q.mT)                    # (E, D), (D, D)
+    Q_Q, R_Q = torch.linalg.qr(W_Q.mT)  # (E, D), (D, D)
     Q_K, R_K = torch.linalg.qr(W_K.mT)
-    A, s, Bh = torch.linalg.svd(R_K @ R_Q.mT)             # (D, D), (D,), (D, D)
+    A, s, Bh = torch.linalg.svd(R_K @ R_Q.mT)  # (D, D), (D,), (D, D)
     return fix_signs(s.sqrt(), Bh @ Q_Q.mT, A.mT @ Q_K.mT)
 
 
@@ -187,7 +193,10 @@ assert all(apart(ours, theirs) < 1e-9 for ours, theirs in zip((sigma, U_Q, U_K),
 # %%
 as_given = (W_Q @ W_Q.mT, W_K @ W_K.mT, W_K.mT @ W_Q)
 in_form = (bar_Q @ bar_Q.mT, bar_K @ bar_K.mT, bar_K.mT @ bar_Q)
-assert apart(in_form[0], torch.diag(sigma ** 2)) < 1e-12 and apart(in_form[1], in_form[0]) < 1e-12
+assert (
+    apart(in_form[0], torch.diag(sigma**2)) < 1e-12
+    and apart(in_form[1], in_form[0]) < 1e-12
+)
 assert apart(as_given[0], as_given[1]) > 0.1 and apart(as_given[2], in_form[2]) < 1e-12
 
 # %% mystnb={"image": {"alt": "Six matrices as coloured squares, in two rows. Above, as given: two different Gram matrices with entries everywhere, and the product. Below, in canonical form: both Gram matrices are the same diagonal with decreasing entries, and the product looks exactly as above."}, "figure": {"caption": "A head with $E = 12$ and $D = 6$, as given and in canonical form (red is positive, blue negative; one scale for the Gram matrices, one for the product). The Gram matrices become one diagonal matrix; the product, which is all that the scores see, stays.", "name": "fig-canonical"}}
@@ -198,19 +207,22 @@ figures.canonical_form(as_given, in_form)
 # $2DE + D$ numbers; the constraints are a map from it, the product is another, and automatic differentiation gives both Jacobians. The rank
 # of the first says how many numbers orthonormality takes away.
 
+
 # %%
 def unpack(t, D, E):
-    return t[:D], t[D:D + D * E].view(D, E), t[D + D * E:].view(D, E)
+    return t[:D], t[D : D + D * E].view(D, E), t[D + D * E :].view(D, E)
 
 
 def constraints(t, D, E):
     _, U_Q, U_K = unpack(t, D, E)
-    return torch.cat([(U @ U.mT - torch.eye(D).double()).flatten() for U in (U_Q, U_K)])   # (2 D D,)
+    return torch.cat(
+        [(U @ U.mT - torch.eye(D).double()).flatten() for U in (U_Q, U_K)]
+    )  # (2 D D,)
 
 
 def product(t, D, E):
     sigma, U_Q, U_K = unpack(t, D, E)
-    return (U_K.mT @ torch.diag(sigma ** 2) @ U_Q).flatten()                               # (E E,)
+    return (U_K.mT @ torch.diag(sigma**2) @ U_Q).flatten()  # (E E,)
 
 
 def rank(matrix):
@@ -221,10 +233,13 @@ def rank(matrix):
 # The second way is the rank of the product's derivative along the directions tangent to the manifold, which are the null space of the first
 # Jacobian. Its basis is the last rows of $V^\top$ in a full singular value decomposition.
 
+
 # %%
 def tangent_product(t, D, E):
     J_c = torch.func.jacrev(constraints)(t, D, E)
-    tangent = torch.linalg.svd(J_c).Vh[rank(J_c):].mT     # (2 D E + D, dimension), orthonormal columns
+    tangent = (
+        torch.linalg.svd(J_c).Vh[rank(J_c) :].mT
+    )  # (2 D E + D, dimension), orthonormal columns
     return torch.func.jacrev(product)(t, D, E) @ tangent
 
 
@@ -236,10 +251,13 @@ def pack(sigma, U_Q, U_K):
 # The third way leaves the canonical form aside: the rank of $(W_Q, W_K) \mapsto W_K^\top W_Q$ at the pair as given. The fourth looks at the
 # whole layer, with `count` and `measure`. On a small grid all four give $2DE - D^2$.
 
+
 # %% tags=["claim-sec-4.3"]
 def direct_product(W_Q, W_K):
     blocks = torch.func.jacrev(lambda q, k: k.mT @ q, argnums=(0, 1))(W_Q, W_K)
-    return torch.cat([block.flatten(2).flatten(0, 1) for block in blocks], 1)              # (E E, 2 D E)
+    return torch.cat(
+        [block.flatten(2).flatten(0, 1) for block in blocks], 1
+    )  # (E E, 2 D E)
 
 
 for D, E in ((1, 1), (1, 4), (2, 2), (2, 5), (3, 4), (4, 7)):
@@ -249,8 +267,10 @@ for D, E in ((1, 1), (1, 4), (2, 2), (2, 5), (3, 4), (4, 7)):
     first = 2 * D * E + D - rank(torch.func.jacrev(constraints)(t, D, E))
     second = rank(tangent_product(t, D, E))
     third = rank(direct_product(W_Q, W_K))
-    assert first == second == third == 2 * D * E - D ** 2
-    assert measure(layer).nullity == count(layer).unidentified == D ** 2 + 1               # and 1 for the values
+    assert first == second == third == 2 * D * E - D**2
+    assert (
+        measure(layer).nullity == count(layer).unidentified == D**2 + 1
+    )  # and 1 for the values
     print(f"D = {D}, E = {E}: {first} of {2 * D * E}")
 
 # %% [markdown]
@@ -263,26 +283,47 @@ for D, E in ((1, 1), (1, 4), (2, 2), (2, 5), (3, 4), (4, 7)):
 
 # %%
 D, E = 4, 7
-_, U_Q, U_K = unpack(t, D, E)                             # the last head of the grid
-for sigma, repeats in (([2.0, 1.5, 1.0, 0.5], 0), ([2.0, 1.0, 1.0, 0.5], 1), ([2.0, 1.0, 1.0, 1.0], 3), ([1.0, 1.0, 1.0, 1.0], 6)):
+_, U_Q, U_K = unpack(t, D, E)  # the last head of the grid
+for sigma, repeats in (
+    ([2.0, 1.5, 1.0, 0.5], 0),
+    ([2.0, 1.0, 1.0, 0.5], 1),
+    ([2.0, 1.0, 1.0, 1.0], 3),
+    ([1.0, 1.0, 1.0, 1.0], 6),
+):
     sigma = torch.tensor(sigma).double()
-    assert rank(tangent_product(pack(sigma, U_Q, U_K), D, E)) == 2 * D * E - D ** 2 - repeats
-    assert rank(direct_product(sigma[:, None] * U_Q, sigma[:, None] * U_K)) == 2 * D * E - D ** 2
+    assert (
+        rank(tangent_product(pack(sigma, U_Q, U_K), D, E)) == 2 * D * E - D**2 - repeats
+    )
+    assert (
+        rank(direct_product(sigma[:, None] * U_Q, sigma[:, None] * U_K))
+        == 2 * D * E - D**2
+    )
 
 # %% [markdown]
 # That the ambiguity is one common rotation, as {prf:ref}`lem-canonical` says, is seen at once: with $\sigma_2 = \sigma_3$ we turn rows 2
 # and 3 of both factors by the same angle, then by different ones, and then turn them where $\sigma_2 \ne \sigma_3$.
 
+
 # %%
-def turn(angle):                                          # rows 2 and 3 of four
+def turn(angle):  # rows 2 and 3 of four
     c, s = torch.tensor(angle).double().cos(), torch.tensor(angle).double().sin()
-    return torch.block_diag(torch.ones(1, 1).double(), torch.stack((c, s, -s, c)).view(2, 2), torch.ones(1, 1).double())
+    return torch.block_diag(
+        torch.ones(1, 1).double(),
+        torch.stack((c, s, -s, c)).view(2, 2),
+        torch.ones(1, 1).double(),
+    )
 
 
-for sigma, by_Q, by_K, same in (([2.0, 1.0, 1.0, 0.5], 0.8, 0.8, True), ([2.0, 1.0, 1.0, 0.5], 0.8, 0.3, False),
-                                ([2.0, 1.5, 1.0, 0.5], 0.8, 0.8, False)):
+for sigma, by_Q, by_K, same in (
+    ([2.0, 1.0, 1.0, 0.5], 0.8, 0.8, True),
+    ([2.0, 1.0, 1.0, 0.5], 0.8, 0.3, False),
+    ([2.0, 1.5, 1.0, 0.5], 0.8, 0.8, False),
+):
     sigma = torch.tensor(sigma).double()
-    change = apart(product(pack(sigma, turn(by_Q) @ U_Q, turn(by_K) @ U_K), D, E), product(pack(sigma, U_Q, U_K), D, E))
+    change = apart(
+        product(pack(sigma, turn(by_Q) @ U_Q, turn(by_K) @ U_K), D, E),
+        product(pack(sigma, U_Q, U_K), D, E),
+    )
     assert change < 1e-12 if same else change > 0.01
 
 # %% [markdown]
@@ -294,10 +335,15 @@ for sigma, by_Q, by_K, same in (([2.0, 1.0, 1.0, 0.5], 0.8, 0.8, True), ([2.0, 1
 gaps = torch.logspace(0, -6, 13, dtype=torch.float64) / 4
 least = {"canonical": [], "direct": []}
 for gap in gaps.tolist():
-    sigma = torch.tensor([4.0, 1 + gap / 2, 1 - gap / 2, 0.25], dtype=torch.float64).sqrt()
-    J = {"canonical": tangent_product(pack(sigma, U_Q, U_K), D, E), "direct": direct_product(sigma[:, None] * U_Q, sigma[:, None] * U_K)}
+    sigma = torch.tensor(
+        [4.0, 1 + gap / 2, 1 - gap / 2, 0.25], dtype=torch.float64
+    ).sqrt()
+    J = {
+        "canonical": tangent_product(pack(sigma, U_Q, U_K), D, E),
+        "direct": direct_product(sigma[:, None] * U_Q, sigma[:, None] * U_K),
+    }
     for name in least:
-        least[name].append(torch.linalg.svdvals(J[name])[2 * D * E - D ** 2 - 1].item())
+        least[name].append(torch.linalg.svdvals(J[name])[2 * D * E - D**2 - 1].item())
 ratio = (least["canonical"][4] / least["canonical"][-1]) / (gaps[4] / gaps[-1])
 assert abs(ratio - 1) < 0.01
 assert max(least["direct"]) / min(least["direct"]) < 1.01
@@ -317,10 +363,10 @@ for D, E in ((3, 2), (5, 2), (6, 3)):
     W_Q, W_K = (layer.random_parameters(seed=4)[name][0] for name in ("W_Q", "W_K"))
     s = torch.linalg.svdvals(W_K.mT @ W_Q)
     U, _, Vh = torch.linalg.svd(W_K.mT @ W_Q)
-    t = pack(s.sqrt(), Vh, U.mT)                          # r numbers and two r x E factors
-    assert len(s) == r and rank(tangent_product(t, r, E)) == r * (2 * E - r) == E ** 2
-    assert rank(direct_product(W_Q, W_K)) == E ** 2 != 2 * D * E - D ** 2
-    assert measure(layer).nullity - 1 == 2 * D * E - E ** 2
+    t = pack(s.sqrt(), Vh, U.mT)  # r numbers and two r x E factors
+    assert len(s) == r and rank(tangent_product(t, r, E)) == r * (2 * E - r) == E**2
+    assert rank(direct_product(W_Q, W_K)) == E**2 != 2 * D * E - D**2
+    assert measure(layer).nullity - 1 == 2 * D * E - E**2
 
 # %% [markdown]
 # ## What it means
@@ -352,7 +398,9 @@ for D, E in ((3, 3), (3, 8)):
     swapped = (sigma[:, None] * U_Q).mT @ (sigma[:, None] * U_K)
     assert apart(swapped, M.mT) < 1e-12 and apart(swapped, M) > 0.1
     U, s, Vh = torch.linalg.svd(M)
-    by_rows = Vh.mT[:D].mT @ torch.diag(s[:D]) @ U[:D]    # the first D rows, to the letter
+    by_rows = (
+        Vh.mT[:D].mT @ torch.diag(s[:D]) @ U[:D]
+    )  # the first D rows, to the letter
     assert min(apart(by_rows, M), apart(by_rows, M.mT)) > 0.1
 
 # %% [markdown]
@@ -391,10 +439,12 @@ assert apart(torch.linalg.inv(S).mT @ W_K, bar_K) < 1e-12
 
 # %% tags=["hide-cell"]
 size = lambda Q, K: (Q.square().sum() + K.square().sum()).item()
-least_size = 2 * (sigma ** 2).sum().item()
+least_size = 2 * (sigma**2).sum().item()
 assert abs(size(bar_Q, bar_K) - least_size) < 1e-12
 for seed in range(50):
-    S = torch.randn(D, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    S = torch.randn(
+        D, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     R = torch.linalg.qr(S).Q
     assert size(S @ bar_Q, torch.linalg.inv(S).mT @ bar_K) > least_size + 1e-6
     assert abs(size(R @ bar_Q, R @ bar_K) - least_size) < 1e-12
@@ -414,8 +464,10 @@ for seed in range(50):
 # %% tags=["hide-cell"]
 D, E = 3, 8
 flat = torch.cat((sigma[:-1], torch.zeros(1).double()))
-assert rank(tangent_product(pack(flat, U_Q, U_K), D, E)) == 2 * D * E - D ** 2 - (2 * (E - D) + 1)
-assert rank(direct_product(flat[:, None] * U_Q, flat[:, None] * U_K)) < 2 * D * E - D ** 2
+assert rank(tangent_product(pack(flat, U_Q, U_K), D, E)) == 2 * D * E - D**2 - (
+    2 * (E - D) + 1
+)
+assert rank(direct_product(flat[:, None] * U_Q, flat[:, None] * U_K)) < 2 * D * E - D**2
 
 # %% [markdown]
 # Next, {doc}`04_directional_derivatives` finds the $D^2$ lost dimensions a third time, as directions along which the derivative of the

@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Directional derivatives
@@ -176,6 +181,7 @@ units = torch.eye(D * D, dtype=torch.float64).view(-1, D, D)
 # (\delta W_Q,\, \delta W_K) = (T W_Q,\; -T^\top W_K) .
 # $$
 
+
 # %%
 def our_directions(T, W_Q, W_K):
     return T @ W_Q, -T.mT @ W_K
@@ -192,6 +198,7 @@ def rows(direction):
 # $$
 # \delta W_Q(S) = U_K \Sigma_K^{-1} S\, V_Q^\top, \qquad \delta W_K(S) = -\,U_Q \Sigma_Q^{-1} S^\top V_K^\top .
 # $$
+
 
 # %%
 def paper_directions(S, W_Q, W_K):
@@ -217,17 +224,22 @@ for W_Q, W_K in zip(p["W_Q"], p["W_K"]):
     theirs = rows(paper_directions(units, W_Q, W_K))
     ours = rows(our_directions(T_from_S(units, W_Q, W_K), W_Q, W_K))
     assert (theirs - ours).norm() < 1e-12 * ours.norm()
-    (U_Q, sigma_Q, _), (U_K, sigma_K, _) = (torch.linalg.svd(W, full_matrices=False) for W in (W_Q, W_K))
+    (U_Q, sigma_Q, _), (U_K, sigma_K, _) = (
+        torch.linalg.svd(W, full_matrices=False) for W in (W_Q, W_K)
+    )
     S = sigma_K[:, None] * U_K.mT @ U_Q * sigma_Q
     assert (T_from_S(S, W_Q, W_K) - torch.eye(D, dtype=torch.float64)).norm() < 1e-12
     dW_Q, dW_K = paper_directions(S, W_Q, W_K)
-    assert (dW_Q - W_Q).norm() < 1e-12 * W_Q.norm() and (dW_K + W_K).norm() < 1e-12 * W_K.norm()
+    assert (dW_Q - W_Q).norm() < 1e-12 * W_Q.norm() and (
+        dW_K + W_K
+    ).norm() < 1e-12 * W_K.norm()
 print("the paper's directions are (T W_Q, -T^T W_K), and T = I gives (W_Q, -W_K)")
 
 # %% [markdown]
 # **The outputs do not move.** $\delta M = 0$ is about one matrix. We ask the whole layer, softmax, values and all, for its derivative along each
 # of the $H D^2 = 48$ directions that the package lists as generators. `torch.func.jvp` computes such a derivative without
 # finite differences. A random direction of unit length sets the scale.
+
 
 # %%
 def output_derivative(direction):
@@ -241,14 +253,20 @@ null = generators(a, p)["query-key maps"]
 generator = torch.Generator().manual_seed(3)
 normal = lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)
 visible = output_derivative({name: normal(H, D, E) for name in ("W_Q", "W_K")})
-changes = [output_derivative({name: part[i] for name, part in null.items()}) for i in range(len(null["W_Q"]))]
+changes = [
+    output_derivative({name: part[i] for name, part in null.items()})
+    for i in range(len(null["W_Q"]))
+]
 assert len(changes) == H * D**2 and max(changes) < 1e-10 * visible
-print(f"{len(changes)} directions, output derivative below 1e-10 of a random direction's: True")
+print(
+    f"{len(changes)} directions, output derivative below 1e-10 of a random direction's: True"
+)
 
 # %% [markdown]
 # **The dimension, and nothing else.** Four spaces must be the same: the paper's directions for all heads, the package's generators, the null space of the
 # derivative {eq}`eq-derivative` as an explicit matrix, and the query-key part of what `measure` finds from outputs alone. Two spaces of
 # equal dimension are equal when the sine of their largest principal angle is zero.
+
 
 # %%
 def basis(rows):
@@ -266,7 +284,9 @@ def product(weights):
 
 
 weights = torch.stack((p["W_Q"], p["W_K"]))
-query_key = lambda directions: torch.cat([directions[name].flatten(1) for name in ("W_Q", "W_K")], 1)
+query_key = lambda directions: torch.cat(
+    [directions[name].flatten(1) for name in ("W_Q", "W_K")], 1
+)
 J = torch.func.jacrev(product)(weights).reshape(H * E * E, 2 * H * D * E)
 
 # %% [markdown]
@@ -275,12 +295,16 @@ J = torch.func.jacrev(product)(weights).reshape(H * E * E, 2 * H * D * E)
 # %% tags=["claim-cor-4.4"]
 at_head = torch.zeros(H, D * D, 2, H, D, E, dtype=torch.float64)
 for h in range(H):
-    at_head[h, :, :, h] = torch.stack(paper_directions(units, p["W_Q"][h], p["W_K"][h]), 1)
+    at_head[h, :, :, h] = torch.stack(
+        paper_directions(units, p["W_Q"][h], p["W_K"][h]), 1
+    )
 measured = measure(a, parameters=p)
 spaces = {
     "the paper's directions": basis(at_head.flatten(0, 1).flatten(1)),
     "generators": basis(query_key(null)),
-    "kernel of the derivative": torch.linalg.svd(J).Vh[torch.linalg.matrix_rank(J):].mT,
+    "kernel of the derivative": torch.linalg.svd(J)
+    .Vh[torch.linalg.matrix_rank(J) :]
+    .mT,
     "measured from outputs": basis(query_key(measured.null_space)),
 }
 for name, space in spaces.items():
@@ -294,7 +318,9 @@ for name, space in spaces.items():
 
 # %%
 mix = normal(measured.nullity)
-dW_Q, dW_K = (torch.tensordot(mix, measured.null_space[name], 1) for name in ("W_Q", "W_K"))
+dW_Q, dW_K = (
+    torch.tensordot(mix, measured.null_space[name], 1) for name in ("W_Q", "W_K")
+)
 T_queries = dW_Q @ torch.linalg.pinv(p["W_Q"])
 T_keys = -(dW_K @ torch.linalg.pinv(p["W_K"])).mT
 assert (T_queries - T_keys).norm() < 1e-8 * T_queries.norm()
@@ -312,7 +338,9 @@ change = (W_K + dW_K).mT @ (W_Q + dW_Q) - W_K.mT @ W_Q
 T = T_from_S(S, W_Q, W_K)
 assert torch.stack((dW_Q, dW_K)).norm() > torch.stack((W_Q, W_K)).norm()
 assert (change + W_K.mT @ T @ T @ W_Q).norm() < 1e-12 * change.norm()
-(U_Q, sigma_Q, Vh_Q), (U_K, sigma_K, Vh_K) = (torch.linalg.svd(W, full_matrices=False) for W in (W_Q, W_K))
+(U_Q, sigma_Q, Vh_Q), (U_K, sigma_K, Vh_K) = (
+    torch.linalg.svd(W, full_matrices=False) for W in (W_Q, W_K)
+)
 printed = Vh_K.mT @ S @ (U_Q / sigma_Q).mT @ (U_K / sigma_K) @ S @ Vh_Q
 assert (change + printed).norm() < 1e-12 * change.norm()  # minus the printed term
 assert (change - printed).norm() > 1.9 * change.norm()
@@ -323,6 +351,7 @@ print("second-order term: minus the one printed in the paper")
 #
 # Now four ways to leave the same weights, each with the same speed: a random direction; a null direction with a random $T$ in each head; the
 # curve $(e^{tT} W_Q, e^{-tT^\top} W_K)$ with the same $T$; and a null straight line with $T = u v^\top$, $v^\top u = 0$, so that $T^2 = 0$.
+
 
 # %%
 def unit_speed(T):
@@ -340,12 +369,17 @@ at_random = at_random * weights.norm() / at_random.norm()
 paths = {
     "random direction": lambda t: weights + t * at_random,
     "null direction": lambda t: weights + t * torch.stack(our_directions(T, *weights)),
-    "null, $T^2 = 0$": lambda t: weights + t * torch.stack(our_directions(shear, *weights)),
-    "curve $e^{tT}$": lambda t: torch.stack(act_query_key(torch.linalg.matrix_exp(t * T), *weights)),
+    "null, $T^2 = 0$": lambda t: (
+        weights + t * torch.stack(our_directions(shear, *weights))
+    ),
+    "curve $e^{tT}$": lambda t: torch.stack(
+        act_query_key(torch.linalg.matrix_exp(t * T), *weights)
+    ),
 }
 
 # %% [markdown]
 # At each $t$ we record the relative change of the scores (before the softmax) and that of the layer's outputs.
+
 
 # %%
 def scores_and_outputs(weights):
@@ -356,8 +390,18 @@ def scores_and_outputs(weights):
 
 start = scores_and_outputs(weights)
 steps = torch.logspace(-7, 0, 22, dtype=torch.float64)
-change = {name: torch.tensor([[(new - old).norm() / old.norm() for new, old in zip(scores_and_outputs(path(t)), start)]
-                              for t in steps]) for name, path in paths.items()}  # (steps, 2)
+change = {
+    name: torch.tensor(
+        [
+            [
+                (new - old).norm() / old.norm()
+                for new, old in zip(scores_and_outputs(path(t)), start)
+            ]
+            for t in steps
+        ]
+    )
+    for name, path in paths.items()
+}  # (steps, 2)
 
 # %% [markdown]
 # A change proportional to $t^n$ is a line of slope $n$ in a log-log plot. We measure slopes from $t = 10^{-5}$ to $10^{-3}$, to within $0.01$, and ask that the other two paths stay
@@ -368,7 +412,9 @@ assert abs(steps[6] - 1e-5) < 1e-12 and abs(steps[12] - 1e-3) < 1e-10
 for name, slope in (("random direction", 1), ("null direction", 2)):
     measured_slope = (change[name][12] / change[name][6]).log10() / 2
     assert (measured_slope - slope).abs().max() < 0.01
-    print(f"{name}: slopes of scores and outputs {measured_slope[0]:.2f}, {measured_slope[1]:.2f}")
+    print(
+        f"{name}: slopes of scores and outputs {measured_slope[0]:.2f}, {measured_slope[1]:.2f}"
+    )
 for name in ("null, $T^2 = 0$", "curve $e^{tT}$"):
     assert change[name].max() < 1e-12
 
@@ -417,6 +463,7 @@ print("wrong sign, one half: visible; (T W_Q, -T^T W_K): not")
 # $E - D$ new directions have a plain meaning. Some unit vector $u$ has $u^\top W_Q = 0$: no query has a component along $u$. So the keys may do there as they please:
 # $\delta W_K = u w^\top$ with any $w \in \mathbb{R}^E$, and the product stays the same for steps of any length. There are $E$ such $w$; those in the row space of $W_K$, $D$ dimensions, were in the family already.
 
+
 # %%
 def with_rank(W, rank):
     U, sigma, Vh = torch.linalg.svd(W, full_matrices=False)
@@ -425,12 +472,18 @@ def with_rank(W, rank):
 
 for r_Q, r_K in ((4, 4), (3, 4), (3, 3), (1, 2), (0, 4)):
     W_Q, W_K = with_rank(p["W_Q"][0], r_Q), with_rank(p["W_K"][0], r_K)
-    J = torch.func.jacrev(product)(torch.stack((W_Q, W_K))[:, None]).reshape(E * E, 2 * D * E)
+    J = torch.func.jacrev(product)(torch.stack((W_Q, W_K))[:, None]).reshape(
+        E * E, 2 * D * E
+    )
     dimension = 2 * D * E - int(torch.linalg.matrix_rank(J, rtol=1e-10))
-    family = int(torch.linalg.matrix_rank(rows(our_directions(units, W_Q, W_K)), rtol=1e-10))
+    family = int(
+        torch.linalg.matrix_rank(rows(our_directions(units, W_Q, W_K)), rtol=1e-10)
+    )
     assert dimension == 2 * D * E - E * (r_Q + r_K) + r_Q * r_K
     assert family == D**2 - (D - r_Q) * (D - r_K)
-    print(f"ranks {r_Q}, {r_K}: null directions {dimension:2} of {2 * D * E}, of the form (T W_Q, -T^T W_K) {family:2}")
+    print(
+        f"ranks {r_Q}, {r_K}: null directions {dimension:2} of {2 * D * E}, of the form (T W_Q, -T^T W_K) {family:2}"
+    )
 
 # %% [markdown]
 # The whole layer agrees. With one singular value of one head's $W_Q$ set to zero, `measure` finds $E - D = 8$ more null directions than `count`, which speaks of generic
@@ -540,7 +593,9 @@ g = torch.cat([grads[name].flatten() for name in ("W_Q", "W_K")])
 random_share = share(normal(2 * H * D * E, 2000)).mean()
 assert share(g) < 1e-20 and share(g.sign()) > 0.01
 assert abs(random_share - D / (2 * E)) < 0.01
-print(f"random directions {random_share:.2f}, D/(2E) = {D / (2 * E):.2f}; gradient 0; its signs more than 0.01")
+print(
+    f"random directions {random_share:.2f}, D/(2E) = {D / (2 * E):.2f}; gradient 0; its signs more than 0.01"
+)
 
 # %% [markdown]
 # **Next:** several heads, and the other half of the layer. Everything here was one head's $W_Q$ and $W_K$; what remains is to add up the heads, and to see that $W_O W_V$ loses its own $C^2$ in the same manner.

@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Many heads
@@ -173,15 +178,28 @@ from fractions import Fraction
 
 import torch
 
-from attnid import Attention, act_query_key, act_value_output, count, figures, forward, generators, measure
+from attnid import (
+    Attention,
+    act_query_key,
+    act_value_output,
+    count,
+    figures,
+    forward,
+    generators,
+    measure,
+)
 
 
 def share(H):
     return 1 - Fraction(1, 2 * H)
 
 
-assert (share(1), share(6), share(8)) == (Fraction(1, 2), Fraction(11, 12), Fraction(15, 16))
-assert round(100 * share(6)) == 92 and round(100 * share(8)) == 94      # not 83
+assert (share(1), share(6), share(8)) == (
+    Fraction(1, 2),
+    Fraction(11, 12),
+    Fraction(15, 16),
+)
+assert round(100 * share(6)) == 92 and round(100 * share(8)) == 94  # not 83
 for H in (1, 2, 6, 8, 12, 96):
     print(f"{H:2} heads: {str(share(H)):>7} = {float(100 * share(H)):.1f}%")
 
@@ -194,21 +212,24 @@ for H in (1, 2, 6, 8, 12, 96):
 #
 # and this is the same function as the package's `forward`, which never forms them.
 
+
 # %%
-def from_products(M, N, x):                               # (H, E, E), (H, E, E), (L, E)
-    s = x @ M.mT @ x.mT                                   # (H, L, L): query l, key m
+def from_products(M, N, x):  # (H, E, E), (H, E, E), (L, E)
+    s = x @ M.mT @ x.mT  # (H, L, L): query l, key m
     later = torch.ones_like(s, dtype=torch.bool).triu(1)
     p = s.masked_fill(later, -torch.inf).softmax(-1)
-    return (p @ x @ N.mT).sum(0)                          # heads are added
+    return (p @ x @ N.mT).sum(0)  # heads are added
 
 
 def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
-layer = Attention(12, 3)                                  # E = 12, H = 3, D = C = 4
+layer = Attention(12, 3)  # E = 12, H = 3, D = C = 4
 p, x = layer.random_parameters(seed=0), normal(1, 6, 12)
-M = p["W_K"].mT @ p["W_Q"] / layer.D ** 0.5               # the factor that the text absorbs
+M = p["W_K"].mT @ p["W_Q"] / layer.D**0.5  # the factor that the text absorbs
 N = p["W_O"] @ p["W_V"]
 y = forward(layer, p, x)
 assert (from_products(M, N, x) - y).abs().max() < 1e-12
@@ -218,9 +239,9 @@ assert (from_products(M, N, x) - y).abs().max() < 1e-12
 # the outputs agree to $10^{-11}$.
 
 # %% tags=["claim-lemma-4.6"]
-S, T = normal(2, 3, 4, 4), normal(3, 3, 4, 4)             # one of each for every head
+S, T = normal(2, 3, 4, 4), normal(3, 3, 4, 4)  # one of each for every head
 W_Q, W_K = act_query_key(S, p["W_Q"], p["W_K"])
-W_V, W_O = act_value_output(T, p["W_V"], p["W_O"])        # (T W_V, W_O T^{-1})
+W_V, W_O = act_value_output(T, p["W_V"], p["W_O"])  # (T W_V, W_O T^{-1})
 moved = {"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": W_O}
 assert (forward(layer, moved, x) - y).abs().max() < 1e-11 * y.abs().max()
 assert all((moved[name] - p[name]).norm() > 0.5 * p[name].norm() for name in p)
@@ -230,6 +251,7 @@ assert all((moved[name] - p[name]).norm() > 0.5 * p[name].norm() for name in p)
 #
 # **Lemma 4.6** for one pair with $C = 4$ and $E = 12$. The Jacobian of $(W_O, W_V) \mapsto W_O W_V$ is a matrix with $E^2$ rows and $2CE$
 # columns. It must lose $C^2 = 16$ of them, and lose exactly the directions $(-W_O T, T W_V)$.
+
 
 # %% tags=["claim-lemma-4.6"]
 def rank(matrix):
@@ -242,8 +264,8 @@ def derivative(W_O, W_V, dO, dV):
 
 W_O, W_V = p["W_O"][0], p["W_V"][0]
 blocks = torch.func.jacrev(lambda O, V: O @ V, argnums=(0, 1))(W_O, W_V)
-J = torch.cat([block.flatten(2).flatten(0, 1) for block in blocks], 1)        # (E E, 2 C E)
-units = torch.eye(16, dtype=torch.float64).view(16, 4, 4)                     # a basis of all T
+J = torch.cat([block.flatten(2).flatten(0, 1) for block in blocks], 1)  # (E E, 2 C E)
+units = torch.eye(16, dtype=torch.float64).view(16, 4, 4)  # a basis of all T
 dO, dV = -W_O @ units, units @ W_V
 assert J.shape[1] - rank(J) == rank(torch.cat((dO.flatten(1), dV.flatten(1)), 1)) == 16
 assert derivative(W_O, W_V, dO, dV).abs().max() < 1e-12
@@ -254,7 +276,9 @@ assert derivative(W_O, W_V, dO, dV).abs().max() < 1e-12
 # alone is not enough, nor is mending the order alone.
 
 # %% tags=["claim-lemma-4.6"]
-(U_O, s_O, V_Oh), (U_V, s_V, V_Vh) = (torch.linalg.svd(W, full_matrices=False) for W in (W_O, W_V))
+(U_O, s_O, V_Oh), (U_V, s_V, V_Vh) = (
+    torch.linalg.svd(W, full_matrices=False) for W in (W_O, W_V)
+)
 S, V_O = normal(4, 4, 4), V_Oh.mT
 dO, dV = -U_O @ S / s_V @ U_V.mT, V_O / s_O @ S @ V_Vh
 T = V_O / s_O @ S / s_V @ U_V.mT
@@ -268,14 +292,18 @@ for printed in ((-dO, wrong_order), (dO, wrong_order), (-dO, dV)):
 # **Heads apart.** The heart of the proof is that the constant $1$ and the $2H$ functions $\sigma(a_h t)$ and $t\, \sigma'(a_h t)$ are
 # linearly independent when the numbers $|a_h|$ are distinct. We sample them and ask for the rank. Equal or opposite $a_h$ lose two.
 
+
 # %%
 def independent(a):
     t = torch.linspace(-8, 8, 200, dtype=torch.float64)[:, None]
-    sigma = torch.sigmoid(a * t)                          # (200, H)
+    sigma = torch.sigmoid(a * t)  # (200, H)
     return rank(torch.cat((torch.ones_like(t), sigma, t * sigma * (1 - sigma)), 1))
 
 
-ranks = [independent(torch.tensor(a, dtype=torch.float64)) for a in ((0.5, 1.3, -3.0), (0.5, 1.3, 1.3), (0.5, 1.3, -1.3))]
+ranks = [
+    independent(torch.tensor(a, dtype=torch.float64))
+    for a in ((0.5, 1.3, -3.0), (0.5, 1.3, 1.3), (0.5, 1.3, -1.3))
+]
 print("rank for distinct, equal and opposite:", ranks)
 assert ranks == [7, 5, 5]
 
@@ -283,10 +311,13 @@ assert ranks == [7, 5, 5]
 # The lemma also promises that one and two tokens are enough. So the Jacobian of the layer over pairs of tokens must already have the full
 # rank, which is $4E^2 - 2E^2/H = 480$ for our layer. We differentiate `forward` at 200 random pairs.
 
+
 # %%
 def jacobian(layer, p, x):
     blocks = torch.func.jacrev(lambda q: forward(layer, q, x))(p)
-    return torch.cat([blocks[name].flatten(0, x.ndim - 1).flatten(1) for name in layer.shapes], 1)
+    return torch.cat(
+        [blocks[name].flatten(0, x.ndim - 1).flatten(1) for name in layer.shapes], 1
+    )
 
 
 by_pairs = rank(jacobian(layer, p, normal(5, 200, 2, 12)))
@@ -298,6 +329,7 @@ print("identified by pairs of tokens:", by_pairs, "of", layer.parameters)
 # of the layer's Jacobian over random sequences, which knows nothing of heads or products. The measured null space is also split by
 # {term}`circuit`.
 
+
 # %% tags=["claim-sec-4.5", "claim-lemma-4.6"]
 def dimension_in(null_space, names):
     return rank(torch.cat([null_space[name].flatten(1) for name in names], 1))
@@ -307,13 +339,28 @@ E, measured = 12, {}
 for H in (1, 2, 3, 4, 6, 12):
     layer = Attention(E, H)
     found, formula = measure(layer), count(layer)
-    circuits = [dimension_in(found.null_space, names) for names in (("W_Q", "W_K"), ("W_O", "W_V"))]
+    circuits = [
+        dimension_in(found.null_space, names)
+        for names in (("W_Q", "W_K"), ("W_O", "W_V"))
+    ]
     written = generators(layer, layer.random_parameters(seed=6))
-    assert circuits == [len(written[term]["W_Q"]) for term in ("query-key maps", "value-output maps")] == [E**2 // H] * 2
-    assert found.nullity == formula.unidentified == 2 * E**2 // H and layer.parameters == 4 * E**2
+    assert (
+        circuits
+        == [
+            len(written[term]["W_Q"])
+            for term in ("query-key maps", "value-output maps")
+        ]
+        == [E**2 // H] * 2
+    )
+    assert (
+        found.nullity == formula.unidentified == 2 * E**2 // H
+        and layer.parameters == 4 * E**2
+    )
     measured[H] = found.rank / layer.parameters
     assert measured[H] == formula.share and abs(measured[H] - share(H)) < 1e-12
-    print(f"{H:2} heads of width {layer.D:2}: rank {found.rank} of {layer.parameters}, share {measured[H]:.3f}")
+    print(
+        f"{H:2} heads of width {layer.D:2}: rank {found.rank} of {layer.parameters}, share {measured[H]:.3f}"
+    )
 
 # %% [markdown]
 # Six heads instead of one turn 288 identified numbers into 528, without a single weight more.
@@ -328,6 +375,7 @@ for H in (1, 2, 3, 4, 6, 12):
 # \varepsilon_D = \sqrt{ \frac{s_{D+1}^2 + \dots + s_E^2}{s_1^2 + \dots + s_E^2} } .
 # $$
 
+
 # %%
 def best_errors(M, ranks):
     energy = torch.linalg.svdvals(M).square()
@@ -336,8 +384,11 @@ def best_errors(M, ranks):
 
 E = 64
 heads = [1, 2, 4, 8, 16, 32, 64]
-targets = {"orthogonal": torch.linalg.qr(normal(7, E, E)).Q, "normal entries": normal(8, E, E),
-           "spectrum $1/i$": torch.diag(1 / torch.arange(1, E + 1, dtype=torch.float64))}
+targets = {
+    "orthogonal": torch.linalg.qr(normal(7, E, E)).Q,
+    "normal entries": normal(8, E, E),
+    "spectrum $1/i$": torch.diag(1 / torch.arange(1, E + 1, dtype=torch.float64)),
+}
 errors = {name: best_errors(M, [E // H for H in heads]) for name, M in targets.items()}
 
 # %% [markdown]
@@ -358,7 +409,10 @@ assert (errors["orthogonal"].square() - exact).abs().max() < 1e-12
 U, s, Vh = torch.linalg.svd(targets["normal entries"])
 for H, error in zip(heads, errors["normal entries"]):
     W_Q, W_K = Vh[: E // H], (U[:, : E // H] * s[: E // H]).mT
-    assert abs((W_K.mT @ W_Q - targets["normal entries"]).norm() / s.norm() - error) < 1e-12
+    assert (
+        abs((W_K.mT @ W_Q - targets["normal entries"]).norm() / s.norm() - error)
+        < 1e-12
+    )
 for easier, harder in zip(list(errors.values())[1:], errors.values()):
     assert (easier[1:] < harder[1:]).all()
 at_eight = {name: f"{values[heads.index(8)]:.0%}" for name, values in errors.items()}
@@ -373,7 +427,7 @@ figures.share_and_error(measured, heads, errors)
 
 # %%
 token = torch.arange(24, dtype=torch.float64)
-stripe = torch.exp(-(token[:, None] - token - 1).square())           # row: key, column: query
+stripe = torch.exp(-(token[:, None] - token - 1).square())  # row: key, column: query
 U, s, Vh = torch.linalg.svd(stripe)
 views = {H: U[:, : 24 // H] * s[: 24 // H] @ Vh[: 24 // H] for H in (1, 2, 4, 12)}
 missed = [float((view - stripe).norm() / stripe.norm()) for view in views.values()]
@@ -407,7 +461,10 @@ null_of = lambda parameters: measure(layer, parameters=parameters).null_space
 tied = {name: W.clone() for name, W in p.items()}
 for name in ("W_Q", "W_K"):
     tied[name][1] = tied[name][0]
-parts = [[dimension_in(null_of(q), names) for names in (("W_Q", "W_K"), ("W_O", "W_V"))] for q in (p, tied)]
+parts = [
+    [dimension_in(null_of(q), names) for names in (("W_Q", "W_K"), ("W_O", "W_V"))]
+    for q in (p, tied)
+]
 print("query-key and value-output, generic:", parts[0], "scores tied:", parts[1])
 assert parts == [[48, 48], [48, 48 + 2 * C**2]]
 
@@ -433,13 +490,20 @@ permuted = {name: W[order] for name, W in p.items()}
 x = normal(10, 7, 12)
 assert (forward(layer, permuted, x) - forward(layer, p, x)).abs().max() < 1e-12
 assert all((permuted[name] - p[name]).norm() > p[name].norm() for name in p)
-assert measure(layer, parameters=permuted).nullity == measure(layer, parameters=p).nullity == 96
+assert (
+    measure(layer, parameters=permuted).nullity
+    == measure(layer, parameters=p).nullity
+    == 96
+)
 
 # %% [markdown]
 # **Keep the width.** The share grows because $D = E/H$ shrinks. Hold $D$ fixed and add heads: the share of $1 - D/(2E)$ does not move.
 
 # %%
-shares = [measure(Attention(6, H, head_dim=3)).rank / Attention(6, H, head_dim=3).parameters for H in (1, 2, 4)]
+shares = [
+    measure(Attention(6, H, head_dim=3)).rank / Attention(6, H, head_dim=3).parameters
+    for H in (1, 2, 4)
+]
 assert all(abs(s - (1 - 3 / (2 * 6))) < 1e-12 for s in shares)
 print("D = 3, E = 6, and 1, 2, 4 heads:", shares)
 
@@ -498,7 +562,7 @@ assert rank(jacobian(layer, opposite, normal(11, 200, 2, 12))) == layer.paramete
 # ```
 
 # %% tags=["hide-cell"]
-small = Attention(8, 4)                                    # C = 2
+small = Attention(8, 4)  # C = 2
 p = small.random_parameters(seed=12)
 for k in (1, 2, 3, 4):
     tied = {name: W.clone() for name, W in p.items()}

@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Biases
@@ -137,7 +142,9 @@ from attnid.layer.attention import project, scores
 
 
 def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def apart(a, b):
@@ -146,7 +153,10 @@ def apart(a, b):
 
 # %%
 layer = Attention(12, 3, bias="qkvo")
-theta, x = layer.random_parameters(seed=0), normal(1, 16, 10, 12)        # 16 sequences of 10 tokens
+theta, x = (
+    layer.random_parameters(seed=0),
+    normal(1, 16, 10, 12),
+)  # 16 sequences of 10 tokens
 y = forward(layer, theta, x)
 
 # %% [markdown]
@@ -155,8 +165,18 @@ y = forward(layer, theta, x)
 
 # %% tags=["claim-sec-4.6"]
 S = normal(2, 3, 4, 4)
-moved = dict(zip(("W_Q", "W_K", "b_Q", "b_K"), act_query_key(S, theta["W_Q"], theta["W_K"], theta["b_Q"], theta["b_K"])))
-parts = {"weights, both biases": ("b_Q", "b_K"), "weights, query bias": ("b_Q",), "weights, key bias": ("b_K",), "weights alone": ()}
+moved = dict(
+    zip(
+        ("W_Q", "W_K", "b_Q", "b_K"),
+        act_query_key(S, theta["W_Q"], theta["W_K"], theta["b_Q"], theta["b_K"]),
+    )
+)
+parts = {
+    "weights, both biases": ("b_Q", "b_K"),
+    "weights, query bias": ("b_Q",),
+    "weights, key bias": ("b_K",),
+    "weights alone": (),
+}
 change = {}
 for name, biases in parts.items():
     changed = theta | {n: moved[n] for n in ("W_Q", "W_K", *biases)}
@@ -173,11 +193,17 @@ assert min(change["weights, key bias"], change["weights alone"]) > 0.1
 
 # %% tags=["claim-sec-4.6"]
 weights_only = theta | {n: moved[n] for n in ("W_Q", "W_K")}
-before, after = (scores(layer, p, *project(layer, p, x)[:2]) for p in (theta, weights_only))
+before, after = (
+    scores(layer, p, *project(layer, p, x)[:2]) for p in (theta, weights_only)
+)
 I = torch.eye(4, dtype=torch.float64)
-seen = torch.einsum("blf,hdf,hde,he->bhl", x, theta["W_K"], torch.linalg.inv(S) - I, theta["b_Q"])
+seen = torch.einsum(
+    "blf,hdf,hde,he->bhl", x, theta["W_K"], torch.linalg.inv(S) - I, theta["b_Q"]
+)
 unseen = torch.einsum("hd,hde,hef,blf->bhl", theta["b_K"], S - I, theta["W_Q"], x)
-predicted = (seen[:, :, None, :] + unseen[:, :, :, None]) / 2             # (B, H, L queries, L keys); sqrt(D) = 2
+predicted = (
+    seen[:, :, None, :] + unseen[:, :, :, None]
+) / 2  # (B, H, L queries, L keys); sqrt(D) = 2
 assert apart(after - before, predicted) < 1e-12
 
 # %% [markdown]
@@ -187,13 +213,15 @@ assert apart(after - before, predicted) < 1e-12
 
 # %%
 b, w = theta["b_Q"], normal(3, 3, 4)
-w = w - b * (w * b).sum(-1, keepdim=True) / b.square().sum(-1, keepdim=True)           # orthogonal to b_Q, head by head
-S_fix = I + 0.5 * w[:, :, None] * w[:, None, :]                                        # so that S b_Q = b_Q
+w = w - b * (w * b).sum(-1, keepdim=True) / b.square().sum(
+    -1, keepdim=True
+)  # orthogonal to b_Q, head by head
+S_fix = I + 0.5 * w[:, :, None] * w[:, None, :]  # so that S b_Q = b_Q
 harm = []
 for t in (0, 1e-4, 1e-2):
     W_Q, W_K = act_query_key(S_fix + t * I, theta["W_Q"], theta["W_K"])
     harm.append(apart(forward(layer, theta | {"W_Q": W_Q, "W_K": W_K}, x), y))
-assert harm[0] < 1e-12 and 50 < harm[2] / harm[1] < 200                               # grows like t
+assert harm[0] < 1e-12 and 50 < harm[2] / harm[1] < 200  # grows like t
 print("S b_Q = b_Q, outputs the same to 1e-12:", harm[0] < 1e-12)
 
 # %% [markdown]
@@ -207,6 +235,7 @@ print("S b_Q = b_Q, outputs the same to 1e-12:", harm[0] < 1e-12)
 # a control. *A derivative.* The derivative of the outputs along a random change of $b_K$, and the gradient of a random loss, against
 # those of $b_Q$. *A rank.* How many numbers the layer identifies with a key bias and without one.
 
+
 # %%
 def derivative(attention, theta, direction):
     """How fast the outputs change along a direction, name -> tensor, which leaves other parameters alone."""
@@ -218,21 +247,36 @@ def bias_gradients(attention, seed=4):
     """The gradients of a mean squared error against random targets, bias by bias."""
     theta, target = attention.random_parameters(seed), normal(seed + 1, *x.shape)
     loss = lambda p: (forward(attention, p, x) - target).square().mean()
-    return {name: g for name, g in torch.func.grad(loss)(theta).items() if name.startswith("b_")}
+    return {
+        name: g
+        for name, g in torch.func.grad(loss)(theta).items()
+        if name.startswith("b_")
+    }
 
 
 # %% tags=["claim-fact-4.7"]
 new_b = 10 * normal(6, 3, 4)
-assert apart(forward(layer, theta | {"b_K": new_b}, x), y) < 1e-12 < 0.1 < apart(forward(layer, theta | {"b_Q": new_b}, x), y)
+assert (
+    apart(forward(layer, theta | {"b_K": new_b}, x), y)
+    < 1e-12
+    < 0.1
+    < apart(forward(layer, theta | {"b_Q": new_b}, x), y)
+)
 
-along_K, along_Q = (derivative(layer, theta, {name: new_b}).norm() for name in ("b_K", "b_Q"))
+along_K, along_Q = (
+    derivative(layer, theta, {name: new_b}).norm() for name in ("b_K", "b_Q")
+)
 assert along_K < 1e-12 * along_Q
 gradient = bias_gradients(layer)
 assert gradient["b_K"].norm() < 1e-12 * gradient["b_Q"].norm()
 
-ranks = {bias: measure(replace(layer, bias=bias)).rank for bias in ("qkvo", "qvo", "kvo")}
+ranks = {
+    bias: measure(replace(layer, bias=bias)).rank for bias in ("qkvo", "qvo", "kvo")
+}
 assert ranks["qkvo"] == ranks["qvo"] == count(layer).identified
-assert ranks["qkvo"] - ranks["kvo"] == layer.H * layer.D                    # the query bias is seen, all of it
+assert (
+    ranks["qkvo"] - ranks["kvo"] == layer.H * layer.D
+)  # the query bias is seen, all of it
 print("identified with all biases, without b_K, without b_Q:", *ranks.values())
 
 # %% [markdown]
@@ -253,7 +297,10 @@ assert idle < 1e-12 * derivative(layer, theta, {"b_V": shift}).norm()
 
 assert measure(replace(layer, bias="qko")).rank == ranks["qkvo"]
 terms = count(layer).terms
-assert terms["key bias"] == terms["value bias"] == 12 and measure(layer).nullity == count(layer).unidentified
+assert (
+    terms["key bias"] == terms["value bias"] == 12
+    and measure(layer).nullity == count(layer).unidentified
+)
 print(terms)
 
 # %% [markdown]
@@ -263,33 +310,59 @@ print(terms)
 # that has $b_Q$ and $b_O' = b_O + \sum_h W_O^h b_V^h$ only. It refuses by name the layers for which that would not be the same
 # function; why it must is the subject of the next section.
 
+
 # %%
 def drop_idle_biases(attention, theta):
     """The same layer with bias "qo": no key bias, and the value biases pooled into the output bias."""
     plain = {"rotary": (), "qk_norm": None, "bias": "qkvo"}
     for field, value in plain.items():
         if getattr(attention, field) != value:
-            raise ValueError(f"{field}={getattr(attention, field)!r}: biases can be dropped only where it is {value!r}")
+            raise ValueError(
+                f"{field}={getattr(attention, field)!r}: biases can be dropped only where it is {value!r}"
+            )
     if attention.score in ("softcap", "sink"):
-        raise ValueError(f"score={attention.score!r}: it sees a shift of the scores, so the key bias is not idle")
-    b_V = theta["b_V"].repeat_interleave(attention.H // attention.G, 0)                 # head h reads group h // (H / G)
+        raise ValueError(
+            f"score={attention.score!r}: it sees a shift of the scores, so the key bias is not idle"
+        )
+    b_V = theta["b_V"].repeat_interleave(
+        attention.H // attention.G, 0
+    )  # head h reads group h // (H / G)
     pooled = theta["b_O"] + torch.einsum("hec,hc->e", theta["W_O"], b_V)
     kept = {name: p for name, p in theta.items() if name not in ("b_K", "b_V")}
     return replace(attention, bias="qo"), kept | {"b_O": pooled}
 
 
 # %% tags=["claim-sec-4.7.2", "claim-fact-4.7"]
-for old in (layer, replace(layer, causal=False), replace(layer, score="alibi"), Attention(12, 6, 2, bias="qkvo")):
+for old in (
+    layer,
+    replace(layer, causal=False),
+    replace(layer, score="alibi"),
+    Attention(12, 6, 2, bias="qkvo"),
+):
     p = old.random_parameters(seed=7)
     new, q = drop_idle_biases(old, p)
     assert apart(forward(new, q, x), forward(old, p, x)) < 1e-12
     assert old.parameters - new.parameters == old.G * (old.D + old.C)
-    assert count(old).identified == count(new).identified == measure(new).rank == measure(old).rank
+    assert (
+        count(old).identified
+        == count(new).identified
+        == measure(new).rank
+        == measure(old).rank
+    )
 assert layer.parameters - drop_idle_biases(layer, theta)[0].parameters == 2 * layer.E
-print("numbers before and after:", layer.parameters, drop_idle_biases(layer, theta)[0].parameters)
+print(
+    "numbers before and after:",
+    layer.parameters,
+    drop_idle_biases(layer, theta)[0].parameters,
+)
 
 # %%
-for field, value in {"rotary": (0.7,), "score": "sink", "qk_norm": "head", "bias": "qkv"}.items():
+for field, value in {
+    "rotary": (0.7,),
+    "score": "sink",
+    "qk_norm": "head",
+    "bias": "qkv",
+}.items():
     other = replace(layer, **{field: value})
     try:
         drop_idle_biases(other, other.random_parameters(seed=7))
@@ -318,6 +391,7 @@ for field, value in {"rotary": (0.7,), "score": "sink", "qk_norm": "head", "bias
 #
 # How many numbers does a bias add to what is identified? We measure a layer with it and without it, and ask `count` the same.
 
+
 # %%
 def added(letter, bias="qkvo", **options):
     """How many numbers the bias `letter` has, and by how many it raises the identified count; measured, and by formula."""
@@ -328,23 +402,43 @@ def added(letter, bias="qkvo", **options):
     return full.parameters - less.parameters, measured
 
 
-cases = {"plain": {}, "ALiBi": {"score": "alibi"}, "rotary, all planes": {"rotary": (0.7, 1.9)}, "rotary, half": {"rotary": (0.7,)},
-         "soft-capped": {"score": "softcap"}, "learned sink": {"score": "sink"}, "normalised keys": {"qk_norm": "head"},
-         "no b_O, HC < E": {"bias": "qkv", "value_dim": 3},
-         "no b_O, HC = E": {"bias": "qkv"}, "no b_O, HC > E": {"bias": "qkv", "value_dim": 6}}
+cases = {
+    "plain": {},
+    "ALiBi": {"score": "alibi"},
+    "rotary, all planes": {"rotary": (0.7, 1.9)},
+    "rotary, half": {"rotary": (0.7,)},
+    "soft-capped": {"score": "softcap"},
+    "learned sink": {"score": "sink"},
+    "normalised keys": {"qk_norm": "head"},
+    "no b_O, HC < E": {"bias": "qkv", "value_dim": 3},
+    "no b_O, HC = E": {"bias": "qkv"},
+    "no b_O, HC > E": {"bias": "qkv", "value_dim": 6},
+}
 
 # %% [markdown]
 # The layer has $E = 8$, $H = 2$ and $D = 4$, and $C = 4$ where nothing else is said. Each entry reads *identified of all*.
 
 # %% tags=["claim-fact-4.7", "claim-sec-4.7.2"]
-table = {name: (added("k", **options), added("v", **options)) for name, options in cases.items()}
+table = {
+    name: (added("k", **options), added("v", **options))
+    for name, options in cases.items()
+}
 print(f"{'':20}{'key bias':>10}{'value bias':>13}")
 for name, ((has_K, sees_K), (has_V, sees_V)) in table.items():
     print(f"{name:20}{f'{sees_K} of {has_K}':>10}{f'{sees_V} of {has_V}':>13}")
 sees = {name: (K[1], V[1]) for name, (K, V) in table.items()}
-assert sees == {"plain": (0, 0), "ALiBi": (0, 0), "rotary, all planes": (8, 0), "rotary, half": (4, 0), "soft-capped": (8, 0),
-                "learned sink": (8, 8), "normalised keys": (8, 0),
-                "no b_O, HC < E": (0, 6), "no b_O, HC = E": (0, 8), "no b_O, HC > E": (0, 8)}
+assert sees == {
+    "plain": (0, 0),
+    "ALiBi": (0, 0),
+    "rotary, all planes": (8, 0),
+    "rotary, half": (4, 0),
+    "soft-capped": (8, 0),
+    "learned sink": (8, 8),
+    "normalised keys": (8, 0),
+    "no b_O, HC < E": (0, 6),
+    "no b_O, HC = E": (0, 8),
+    "no b_O, HC > E": (0, 8),
+}
 
 # %% [markdown]
 # A head in which half the coordinates are rotated shows half its key bias. ALiBi subtracts a multiple of the distance from each score
@@ -357,8 +451,16 @@ assert sees == {"plain": (0, 0), "ALiBi": (0, 0), "rotary, all planes": (8, 0), 
 # $b_O$, and so holds no news.
 
 # %%
-options = {"plain": {}, "rotary": {"rotary": (0.7, 1.9)}, "soft-capped": {"score": "softcap"}, "learned sink": {"score": "sink"}}
-norms = {name: {b: float(g.norm()) for b, g in bias_gradients(replace(layer, **o)).items()} for name, o in options.items()}
+options = {
+    "plain": {},
+    "rotary": {"rotary": (0.7, 1.9)},
+    "soft-capped": {"score": "softcap"},
+    "learned sink": {"score": "sink"},
+}
+norms = {
+    name: {b: float(g.norm()) for b, g in bias_gradients(replace(layer, **o)).items()}
+    for name, o in options.items()
+}
 for name, norm in norms.items():
     quiet = norm["b_K"] < 1e-13 * norm["b_O"]
     assert quiet == (name == "plain") and (quiet or norm["b_K"] > 1e-2 * norm["b_O"])
@@ -377,12 +479,16 @@ figures.bias_gradients(norms)
 # otherwise. In a given pass the weights of a query then do not sum to one. So $b_V$ does not pool in that pass, though it does
 # on average. Dropout comes after softmax and leaves $b_K$ idle. To see it, we write the forward pass with an explicit mask.
 
+
 # %%
 def forward_with_mask(attention, theta, x, mask):
     q, k, v = project(attention, theta, x)
     later = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).triu(1)
     p = scores(attention, theta, q, k).masked_fill(later, -torch.inf).softmax(-1)
-    return torch.einsum("...hlm,hec,...hmc->...le", mask * p, theta["W_O"], v) + theta["b_O"]
+    return (
+        torch.einsum("...hlm,hec,...hmc->...le", mask * p, theta["W_O"], v)
+        + theta["b_O"]
+    )
 
 
 def dropout_mask(seed, keep, *shape):
@@ -390,7 +496,7 @@ def dropout_mask(seed, keep, *shape):
     return (torch.rand(shape, generator=generator, dtype=torch.float64) < keep) / keep
 
 
-pass_mask = dropout_mask(8, 0.8, 16, 3, 10, 10)                            # (B, H, L, L)
+pass_mask = dropout_mask(8, 0.8, 16, 3, 10, 10)  # (B, H, L, L)
 assert apart(forward_with_mask(layer, theta, x, torch.ones(1)), y) < 1e-12
 
 # %% [markdown]
@@ -398,18 +504,32 @@ assert apart(forward_with_mask(layer, theta, x, torch.ones(1)), y) < 1e-12
 # ones.
 
 # %% tags=["claim-sec-4.7.2"]
-one_pass = [forward_with_mask(layer, p, x, pass_mask) for p in (theta, compensated, theta | {"b_K": new_b})]
-assert apart(one_pass[1], one_pass[0]) > 0.1                               # b_V no longer pools,
-assert apart(one_pass[2], one_pass[0]) < 1e-12                             # and b_K is still idle
+one_pass = [
+    forward_with_mask(layer, p, x, pass_mask)
+    for p in (theta, compensated, theta | {"b_K": new_b})
+]
+assert apart(one_pass[1], one_pass[0]) > 0.1  # b_V no longer pools,
+assert apart(one_pass[2], one_pass[0]) < 1e-12  # and b_K is still idle
 
 half = dropout_mask(9, 0.5, 16, 3, 10, 10)
-mean = [sum(forward_with_mask(layer, p, x, m) for m in (half, 2 - half)) / 2 for p in (theta, compensated)]
-assert apart(mean[0], mean[1]) < 1e-12 and apart(mean[0], y) < 1e-12       # on average it pools
-print("pools in one pass:", apart(one_pass[1], one_pass[0]) < 1e-12, " on average:", apart(mean[0], mean[1]) < 1e-12)
+mean = [
+    sum(forward_with_mask(layer, p, x, m) for m in (half, 2 - half)) / 2
+    for p in (theta, compensated)
+]
+assert (
+    apart(mean[0], mean[1]) < 1e-12 and apart(mean[0], y) < 1e-12
+)  # on average it pools
+print(
+    "pools in one pass:",
+    apart(one_pass[1], one_pass[0]) < 1e-12,
+    " on average:",
+    apart(mean[0], mean[1]) < 1e-12,
+)
 
 # %% [markdown]
 # The rank says how much a single pass reveals. The outputs are affine in $(b_V, b_O)$, so their Jacobian in these $HC + E$ numbers is a
 # fixed matrix: of rank $E$ without dropout, and of full rank in one pass with it.
+
 
 # %%
 def bias_rank(mask):
@@ -419,8 +539,17 @@ def bias_rank(mask):
     return int(torch.linalg.matrix_rank(columns, rtol=1e-10))
 
 
-assert bias_rank(torch.ones(1)) == layer.E and bias_rank(pass_mask) == layer.E + layer.H * layer.C
-print("numbers seen of", layer.E + layer.H * layer.C, "without and with dropout:", bias_rank(torch.ones(1)), bias_rank(pass_mask))
+assert (
+    bias_rank(torch.ones(1)) == layer.E
+    and bias_rank(pass_mask) == layer.E + layer.H * layer.C
+)
+print(
+    "numbers seen of",
+    layer.E + layer.H * layer.C,
+    "without and with dropout:",
+    bias_rank(torch.ones(1)),
+    bias_rank(pass_mask),
+)
 
 # %% [markdown]
 # ## What it means
@@ -457,7 +586,9 @@ print("numbers seen of", layer.E + layer.H * layer.C, "without and with dropout:
 # %% tags=["hide-cell"]
 wide = Attention(3, 1, head_dim=5, value_dim=1, bias="qk")
 lost = (2 * wide.D - wide.E) * (wide.E + 1)
-assert count(wide).unidentified - 1 == lost == measure(wide).nullity - 1    # 1 for the values
+assert (
+    count(wide).unidentified - 1 == lost == measure(wide).nullity - 1
+)  # 1 for the values
 print("unidentified query and key parameters:", lost)
 
 # %% [markdown]
@@ -476,9 +607,17 @@ bias = 10 * normal(10, 3, 4)
 for angles in ((0.7, 0.0), (0.7, 2 * torch.pi)):
     rotary = replace(layer, rotary=angles)
     assert count(rotary).terms["key bias"] == rotary.H * 2
-    still, turning = (theta | {"b_K": theta["b_K"] + bias * torch.tensor(part)} for part in ([0, 0, 1, 1], [1, 1, 0, 0]))
+    still, turning = (
+        theta | {"b_K": theta["b_K"] + bias * torch.tensor(part)}
+        for part in ([0, 0, 1, 1], [1, 1, 0, 0])
+    )
     reference = forward(rotary, theta, x)
-    assert apart(forward(rotary, still, x), reference) < 1e-12 < 0.01 < apart(forward(rotary, turning, x), reference)
+    assert (
+        apart(forward(rotary, still, x), reference)
+        < 1e-12
+        < 0.01
+        < apart(forward(rotary, turning, x), reference)
+    )
 
 # %% [markdown]
 # **3.** In exact arithmetic no gradient method ever moves $b_K$. In single precision its gradient is rounding noise. Does plain gradient
@@ -498,9 +637,15 @@ target = normal(5, *x.shape).float()
 loss = lambda p: (forward(layer, p, x.float()) - target).square().mean()
 g = torch.func.grad(loss)(single)["b_K"]
 adam = g / (g.abs() + 1e-8)
-assert 0 < g.abs().max() < 1e-6                                            # noise, but not zero
+assert 0 < g.abs().max() < 1e-6  # noise, but not zero
 assert adam.abs().max() > 5e5 * g.abs().max()
-assert apart(forward(layer, single | {"b_K": single["b_K"] - adam}, x.float()), forward(layer, single, x.float())) < 1e-5
+assert (
+    apart(
+        forward(layer, single | {"b_K": single["b_K"] - adam}, x.float()),
+        forward(layer, single, x.float()),
+    )
+    < 1e-5
+)
 
 # %% [markdown]
 # **Next:** biases are a side show. {doc}`07_wider_heads` returns to the weights and asks what happens when a head is wider than $E/H$.

@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Wider heads
@@ -115,7 +120,11 @@ print("share:     ", [round(s, 2) for s in share])
 # %% tags=["claim-sec-4.8.1"]
 for D in (1, 3, 6):
     for heads in (1, 2, 3):
-        assert measure(Attention(6, heads, head_dim=D)).rank == 2 * identified(D, 6, heads) == (1 - D / 12) * 24 * heads * D
+        assert (
+            measure(Attention(6, heads, head_dim=D)).rank
+            == 2 * identified(D, 6, heads)
+            == (1 - D / 12) * 24 * heads * D
+        )
 
 # %% [markdown]
 # The two {term}`circuits <circuit>` need not be equally wide. With $D \ne C$ the layer loses $H(D^2 + C^2)$ as long as both are at most
@@ -124,8 +133,15 @@ for D in (1, 3, 6):
 # %%
 for D, C in ((1, 6), (2, 5), (6, 1), (9, 3)):
     layer = Attention(6, 2, head_dim=D, value_dim=C)
-    assert measure(layer).rank == count(layer).identified == identified(D, 6, 2) + identified(C, 6, 2)
-print("unidentified at D = 2, C = 5:", count(Attention(6, 2, head_dim=2, value_dim=5)).terms)
+    assert (
+        measure(layer).rank
+        == count(layer).identified
+        == identified(D, 6, 2) + identified(C, 6, 2)
+    )
+print(
+    "unidentified at D = 2, C = 5:",
+    count(Attention(6, 2, head_dim=2, value_dim=5)).terms,
+)
 
 # %% [markdown]
 # ## A published table, read again
@@ -137,7 +153,7 @@ print("unidentified at D = 2, C = 5:", count(Attention(6, 2, head_dim=2, value_d
 
 # %%
 E, H, layers = 512, 8, 24
-printed = {           # D: total, attention, unidentified (millions), gain in F1, gain in EM
+printed = {  # D: total, attention, unidentified (millions), gain in F1, gain in EM
     32: (130, 12.6, 0.26, None, None),
     64: (142, 25.2, 1.05, 0.98, 1.22),
     128: (168, 50.4, 4.20, 0.09, 0.32),
@@ -153,7 +169,7 @@ print("  D   printed   recomputed   printed / recomputed")
 recomputed = {}
 for D, (_, _, unidentified, *_) in printed.items():
     recomputed[D] = layers * count(Attention(E, H, head_dim=D)).unidentified
-    assert recomputed[D] == layers * 2 * H * D ** 2
+    assert recomputed[D] == layers * 2 * H * D**2
     ratio = unidentified / (recomputed[D] / 1e6)
     assert abs(ratio - 2 / 3) < 0.01
     print(f"{D:3} {unidentified:8.2f}M {recomputed[D]:12,} {ratio:12.2f}")
@@ -169,16 +185,20 @@ for D, (_, attention, *_) in printed.items():
     assert round(layers * (4 * H * D * E + 4 * H * D) / 1e6, 1) == attention
 
 readings = {
-    "one circuit":                lambda D, attention: layers * H * D ** 2 / 1e6,
-    "both circuits, 16 layers":   lambda D, attention: 16 * 2 * H * D ** 2 / 1e6,
-    "attention x D / 3E":         lambda D, attention: attention * D / (3 * E),
-    "both circuits, 24 layers":   lambda D, attention: layers * 2 * H * D ** 2 / 1e6,
+    "one circuit": lambda D, attention: layers * H * D**2 / 1e6,
+    "both circuits, 16 layers": lambda D, attention: 16 * 2 * H * D**2 / 1e6,
+    "attention x D / 3E": lambda D, attention: attention * D / (3 * E),
+    "both circuits, 24 layers": lambda D, attention: layers * 2 * H * D**2 / 1e6,
 }
 matches = {}
 for name, reading in readings.items():
     column = {D: round(reading(D, row[1]), 2) for D, row in printed.items()}
     matches[name] = sum(column[D] == row[2] for D, row in printed.items())
-    print(f"{name:26}", *(f"{value:6.2f}" for value in column.values()), f"  {matches[name]} of 4")
+    print(
+        f"{name:26}",
+        *(f"{value:6.2f}" for value in column.values()),
+        f"  {matches[name]} of 4",
+    )
 assert list(matches.values()) == [0, 2, 4, 0]
 
 # %% [markdown]
@@ -198,8 +218,15 @@ assert list(matches.values()) == [0, 2, 4, 0]
 # %% tags=["claim-fig-1"]
 assert [round(n / 1e6, 2) for n in recomputed.values()] == [0.39, 1.57, 6.29, 25.17]
 totals = [row[0] for row in printed.values()]
-assert [round(n / 1e4 / total, 2) for n, total in zip(recomputed.values(), totals)] == [0.30, 1.11, 3.74, 11.54]
-assert [round(row[1] * D / (3 * E) * 100 / row[0], 2) for D, row in printed.items()] == [0.20, 0.74, 2.50, 7.71]
+assert [round(n / 1e4 / total, 2) for n, total in zip(recomputed.values(), totals)] == [
+    0.30,
+    1.11,
+    3.74,
+    11.54,
+]
+assert [
+    round(row[1] * D / (3 * E) * 100 / row[0], 2) for D, row in printed.items()
+] == [0.20, 0.74, 2.50, 7.71]
 
 # %% [markdown]
 # ### What the gains can tell
@@ -223,13 +250,20 @@ assert [round(row[1] / 1e6, 2) for row in rows] == [12.19, 23.59, 44.04, 75.50]
 # identified share falls. Along this table every one of them puts the four models into the same order.
 
 # %% tags=["claim-fig-1"]
-width, number_24, share_24, parameters_24, f1_24 = (torch.tensor(column, dtype=torch.float64) for column in zip(*rows))
+width, number_24, share_24, parameters_24, f1_24 = (
+    torch.tensor(column, dtype=torch.float64) for column in zip(*rows)
+)
 for quantity in (width, number_24, parameters_24, f1_24):
     assert (quantity.diff() > 0).all()
 assert (share_24.diff() < 0).all()
 f1_gains, em_gains = ([row[i] for row in printed.values()][1:] for i in (3, 4))
-print(f"part of the gain in the step from 32 to 64: F1 {f1_gains[0] / sum(f1_gains):.0%}, EM {em_gains[0] / sum(em_gains):.0%}")
-assert all(0.5 < gains[0] / sum(gains) < 0.6 and gains[2] > gains[1] for gains in (f1_gains, em_gains))
+print(
+    f"part of the gain in the step from 32 to 64: F1 {f1_gains[0] / sum(f1_gains):.0%}, EM {em_gains[0] / sum(em_gains):.0%}"
+)
+assert all(
+    0.5 < gains[0] / sum(gains) < 0.6 and gains[2] > gains[1]
+    for gains in (f1_gains, em_gains)
+)
 
 # %% [markdown]
 # So the table fits at least three stories equally well:
@@ -258,21 +292,35 @@ assert all(0.5 < gains[0] / sum(gains) < 0.6 and gains[2] > gains[1] for gains i
 # $2E$ numbers of a row are idle, as $D = 9$ to $12$ above showed. One sees it in the function: whatever a head of width 12 does, a head
 # of width 8 does too.
 
+
 # %%
 def narrowed(theta, E):
     """The same layer, D and C > E, with heads of width E: W_Q becomes W_K^T W_Q and W_K becomes the identity, W_V and W_O alike."""
     H, D = theta["W_Q"].shape[:2]
     I = torch.eye(E, dtype=torch.float64).expand(H, E, E)
     M, N = theta["W_K"].mT @ theta["W_Q"], theta["W_O"] @ theta["W_V"]
-    return {"W_Q": M * (E / D) ** 0.5, "W_K": I, "W_V": N, "W_O": I}   # the package divides scores by sqrt(D)
+    return {
+        "W_Q": M * (E / D) ** 0.5,
+        "W_K": I,
+        "W_V": N,
+        "W_O": I,
+    }  # the package divides scores by sqrt(D)
 
 
 wide, square = Attention(8, 2, head_dim=12), Attention(8, 2, head_dim=8)
 theta = wide.random_parameters(seed=1)
-x = torch.randn(16, 10, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+x = torch.randn(
+    16, 10, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+)
 y = forward(wide, theta, x)
 assert (forward(square, narrowed(theta, 8), x) - y).norm() < 1e-12 * y.norm()
-print("numbers in the wide and in the narrowed layer:", wide.parameters, square.parameters, "of them identified:", count(square).identified)
+print(
+    "numbers in the wide and in the narrowed layer:",
+    wide.parameters,
+    square.parameters,
+    "of them identified:",
+    count(square).identified,
+)
 
 # %% [markdown]
 # **Rotate.** With rotary positions ({cite:t}`su2024`; the subject of {doc}`08_rotary_positions`) and distinct frequencies, a head loses
@@ -281,12 +329,23 @@ print("numbers in the wide and in the narrowed layer:", wide.parameters, square.
 # %%
 rotary_share = {}
 for D in range(2, 13, 2):
-    layer = Attention(8, 2, head_dim=D, value_dim=1, rotary=tuple(0.3 + 0.4 * plane for plane in range(D // 2)))
+    layer = Attention(
+        8,
+        2,
+        head_dim=D,
+        value_dim=1,
+        rotary=tuple(0.3 + 0.4 * plane for plane in range(D // 2)),
+    )
     terms = count(layer).terms
-    assert terms["query-key maps"] == layer.H * D and measure(layer).nullity == layer.H * D + terms["value-output maps"]
+    assert (
+        terms["query-key maps"] == layer.H * D
+        and measure(layer).nullity == layer.H * D + terms["value-output maps"]
+    )
     rotary_share[D] = 1 - terms["query-key maps"] / (2 * layer.H * D * layer.E)
     assert abs(rotary_share[D] - (1 - 1 / (2 * layer.E))) < 1e-12
-print(f"share of the query-key weights in rotary heads of any width: {rotary_share[12]:.4f}")
+print(
+    f"share of the query-key weights in rotary heads of any width: {rotary_share[12]:.4f}"
+)
 
 # %% [markdown]
 # {numref}`fig-wider-heads` puts it all together for the small layer. The share is highest for the narrowest plain heads, the number for
@@ -328,9 +387,16 @@ figures.wider_heads(8, 2, widths, share, number, rotary_share)
 
 # %% tags=["hide-cell"]
 half, full = Attention(4, 4, head_dim=2), Attention(4, 3, head_dim=4)
-assert measure(half).rank == measure(full).rank == 6 * 4 ** 2
-assert (half.parameters, full.parameters) == (8 * 4 ** 2, 12 * 4 ** 2)
-print("identified", count(half).identified, "of", half.parameters, "and of", full.parameters)
+assert measure(half).rank == measure(full).rank == 6 * 4**2
+assert (half.parameters, full.parameters) == (8 * 4**2, 12 * 4**2)
+print(
+    "identified",
+    count(half).identified,
+    "of",
+    half.parameters,
+    "and of",
+    full.parameters,
+)
 
 # %% [markdown]
 # **2.** With a budget of $P = 2HDE$ query and key weights and $E$ given, $H$ and $D$ are free. Which choice identifies most, and how
@@ -346,7 +412,9 @@ print("identified", count(half).identified, "of", half.parameters, "and of", ful
 # %% tags=["hide-cell"]
 for heads in (1, 2, 3, 6):
     # of the measured rank, the value-output products of rank one make 2 E - 1 per head
-    best, usual = (measure(Attention(6, h, value_dim=1)).rank - h * (2 * 6 - 1) for h in (6, heads))
+    best, usual = (
+        measure(Attention(6, h, value_dim=1)).rank - h * (2 * 6 - 1) for h in (6, heads)
+    )
     assert best - usual == 6 * (6 // heads - 1)
 
 # %% [markdown]

@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Rotary positions
@@ -185,16 +190,20 @@ from attnid.layer.attention import project, scores
 from attnid.layer.rotation import isotypes
 
 
-def rotation(frequencies, D, offset=1):                   # R_offset, (D, D)
+def rotation(frequencies, D, offset=1):  # R_offset, (D, D)
     R = torch.eye(D, dtype=torch.float64)
     for i, theta in enumerate(frequencies):
         c, s = math.cos(offset * theta), math.sin(offset * theta)
-        R[2 * i:2 * i + 2, 2 * i:2 * i + 2] = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
+        R[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = torch.tensor(
+            [[c, -s], [s, c]], dtype=torch.float64
+        )
     return R
 
 
 def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def rank(matrix):
@@ -211,9 +220,14 @@ distinct = (0.3, 0.7, 1.1, 2.0)
 head = Attention(E, 1, head_dim=D, value_dim=1, rotary=distinct)
 p, x = head.random_parameters(seed=1), normal(2, L, E)
 W_Q, W_K = p["W_Q"][0], p["W_K"][0]
-by_package = scores(head, p, *project(head, p, x)[:2])[0]                            # row l: query, column m: key
-by_offset = torch.tensor([[x[m] @ W_K.mT @ rotation(distinct, D, l - m) @ W_Q @ x[l] for m in range(L)]
-                          for l in range(L)], dtype=torch.float64) / math.sqrt(D)
+by_package = scores(head, p, *project(head, p, x)[:2])[0]  # row l: query, column m: key
+by_offset = torch.tensor(
+    [
+        [x[m] @ W_K.mT @ rotation(distinct, D, l - m) @ W_Q @ x[l] for m in range(L)]
+        for l in range(L)
+    ],
+    dtype=torch.float64,
+) / math.sqrt(D)
 assert (by_package - by_offset).abs().max() < 1e-12
 
 # %% [markdown]
@@ -225,6 +239,7 @@ assert (by_package - by_offset).abs().max() < 1e-12
 #
 # We move the weights by a large one, and by a random matrix that does not commute, which was harmless in chapter 2.
 
+
 # %% tags=["claim-prop-4.8"]
 def moved_scores(A):
     moved = p | {"W_Q": (A @ W_Q)[None], "W_K": (torch.linalg.inv(A).mT @ W_K)[None]}
@@ -232,12 +247,16 @@ def moved_scores(A):
 
 
 a, b = normal(3, D // 2), normal(4, D // 2)
-A = torch.block_diag(*[torch.tensor([[u, -v], [v, u]], dtype=torch.float64) for u, v in zip(a, b)])
+A = torch.block_diag(
+    *[torch.tensor([[u, -v], [v, u]], dtype=torch.float64) for u, v in zip(a, b)]
+)
 S = normal(5, D, D)
 worst = lambda s: (s - by_package).abs().max() / by_package.abs().max()
 assert (A @ W_Q - W_Q).norm() > 0.5 * W_Q.norm()
 assert worst(moved_scores(A)) < 1e-12 and worst(moved_scores(S)) > 0.1
-assert (moved_scores(S) - by_package).diagonal().abs().max() < 1e-11                 # offset 0 does not mind
+assert (
+    moved_scores(S) - by_package
+).diagonal().abs().max() < 1e-11  # offset 0 does not mind
 
 # %% [markdown]
 # ## The check
@@ -251,17 +270,26 @@ assert (moved_scores(S) - by_package).diagonal().abs().max() < 1e-11            
 # {prf:ref}`prop-rotary` part 2, linearised, and is told nothing of $T = -S^\top$; and the rank of the outputs' Jacobian, by `measure`. With row-major flattening,
 # $R S - S R$ is $(R \otimes I - I \otimes R^\top)$ applied to $S$.
 
+
 # %%
-def commutator(R):                                        # (D D, D D), acting on S flattened
+def commutator(R):  # (D D, D D), acting on S flattened
     eye = torch.eye(len(R), dtype=R.dtype)
     return torch.kron(R, eye) - torch.kron(eye, R.mT.contiguous())
 
 
-def linearised(frequencies, D, offsets):                  # nullity of (S, T) -> T^T R_m + R_m S over the offsets
+def linearised(
+    frequencies, D, offsets
+):  # nullity of (S, T) -> T^T R_m + R_m S over the offsets
     eye = torch.eye(D, dtype=torch.float64)
     blocks = []
     for R in (rotation(frequencies, D, m) for m in offsets):
-        on_T = torch.stack([(unit.view(D, D).mT @ R).flatten() for unit in torch.eye(D * D, dtype=R.dtype)], 1)
+        on_T = torch.stack(
+            [
+                (unit.view(D, D).mT @ R).flatten()
+                for unit in torch.eye(D * D, dtype=R.dtype)
+            ],
+            1,
+        )
         blocks.append(torch.cat((torch.kron(R, eye), on_T), 1))
     return 2 * D * D - rank(torch.cat(blocks))
 
@@ -272,20 +300,31 @@ def linearised(frequencies, D, offsets):                  # nullity of (S, T) ->
 
 # %% tags=["claim-prop-4.8"]
 pi = math.pi
-patterns = {"all different": distinct, "two equal": (0.3, 0.3, 1.1, 2.0), "two opposite": (0.3, -0.3, 1.1, 2.0),
-            "equal modulo 2 pi": (0.3, 0.3 + 2 * pi, 1.1, 2.0), "three alike": (0.3, 0.3, -0.3, 2.0),
-            "one at zero": (0.0, 0.3, 1.1, 2.0), "one not listed": (0.3, 1.1, 2.0), "half of the planes": (0.3, 1.1),
-            "one half turn": (0.3, 1.1, 2.0, pi), "two half turns": (0.3, 1.1, pi, -pi),
-            "some of each": (0.3, -0.3, pi), "none": ()}
+patterns = {
+    "all different": distinct,
+    "two equal": (0.3, 0.3, 1.1, 2.0),
+    "two opposite": (0.3, -0.3, 1.1, 2.0),
+    "equal modulo 2 pi": (0.3, 0.3 + 2 * pi, 1.1, 2.0),
+    "three alike": (0.3, 0.3, -0.3, 2.0),
+    "one at zero": (0.0, 0.3, 1.1, 2.0),
+    "one not listed": (0.3, 1.1, 2.0),
+    "half of the planes": (0.3, 1.1),
+    "one half turn": (0.3, 1.1, 2.0, pi),
+    "two half turns": (0.3, 1.1, pi, -pi),
+    "some of each": (0.3, -0.3, pi),
+    "none": (),
+}
 print(f"{'pattern':>20}  formula  commute  pairs  measured")
 for name, frequencies in patterns.items():
     layer = Attention(9, 1, head_dim=8, value_dim=1, rotary=frequencies)
-    formula = sum(i.size ** 2 * (2 if i.complex else 1) for i in isotypes(layer))
+    formula = sum(i.size**2 * (2 if i.complex else 1) for i in isotypes(layer))
     commute = 64 - rank(commutator(rotation(frequencies, 8)))
     pairs = linearised(frequencies, 8, (0, 1, 2))
-    measured = measure(layer).nullity - 1                                            # one is lost in the values, as C = 1
+    measured = measure(layer).nullity - 1  # one is lost in the values, as C = 1
     print(f"{name:>20}  {formula:7}  {commute:7}  {pairs:5}  {measured:8}")
-    assert formula == commute == pairs == measured == count(layer).terms["query-key maps"]
+    assert (
+        formula == commute == pairs == measured == count(layer).terms["query-key maps"]
+    )
 
 # %% [markdown]
 # The first line is the paper's case. One pair of equal frequencies adds four dimensions: $2 \cdot 2^2$ instead of $2 \cdot 1^2 + 2 \cdot 1^2$. A
@@ -294,14 +333,18 @@ for name, frequencies in patterns.items():
 # nearer to $64^2$ than to $64$.
 
 # %%
-partly = Attention(768, 12, rotary=tuple(1e4 ** (-i / 8) for i in range(8)))         # D = 64, eight planes turn
-assert count(partly).terms["query-key maps"] == 12 * (48 ** 2 + 16) == 12 * 2320
+partly = Attention(
+    768, 12, rotary=tuple(1e4 ** (-i / 8) for i in range(8))
+)  # D = 64, eight planes turn
+assert count(partly).terms["query-key maps"] == 12 * (48**2 + 16) == 12 * 2320
 
 # %% [markdown]
 # The directions themselves: those of `generators`, and those made from a numerical basis of the commutant, span the same space.
 
 # %%
-basis = torch.linalg.svd(commutator(rotation(distinct, D))).Vh[-D:].view(D, D, D)    # the last D: S with R S = S R
+basis = (
+    torch.linalg.svd(commutator(rotation(distinct, D))).Vh[-D:].view(D, D, D)
+)  # the last D: S with R S = S R
 ours = torch.cat(((basis @ W_Q).flatten(1), (-basis.mT @ W_K).flatten(1)), 1)
 theirs = generators(head, p)["query-key maps"]
 theirs = torch.cat((theirs["W_Q"].flatten(1), theirs["W_K"].flatten(1)), 1)
@@ -314,15 +357,26 @@ assert rank(ours) == rank(theirs) == rank(torch.cat((ours, theirs))) == D
 # several $\Delta$. One offset, whichever, leaves $D^2 = 64$; a second one brings the count down to $D = 8$ at once. A third adds nothing. The reason is
 # that $R_1$ alone generates all its powers.
 
+
 # %%
 def idle(frequencies, D, E, offsets):
     R = torch.stack([rotation(frequencies, D, m) for m in offsets])
     W_Q, W_K = normal(6, D, E), normal(7, D, E)
-    blocks = torch.func.jacrev(lambda q, k: k.mT @ R @ q, argnums=(0, 1))(W_Q, W_K)  # (offsets, E, E, D, E) each
-    return 2 * D * E - rank(torch.cat([block.flatten(3).flatten(0, 2) for block in blocks], 1))
+    blocks = torch.func.jacrev(lambda q, k: k.mT @ R @ q, argnums=(0, 1))(
+        W_Q, W_K
+    )  # (offsets, E, E, D, E) each
+    return 2 * D * E - rank(
+        torch.cat([block.flatten(3).flatten(0, 2) for block in blocks], 1)
+    )
 
 
-for offsets, expected in (((0,), 64), ((1,), 64), ((0, 1), 8), ((1, 2), 8), ((0, 1, 2, 3), 8)):
+for offsets, expected in (
+    ((0,), 64),
+    ((1,), 64),
+    ((0, 1), 8),
+    ((1, 2), 8),
+    ((0, 1, 2, 3), 8),
+):
     assert idle(distinct, 8, 10, offsets) == expected
     print(f"offsets {offsets}: {expected} idle")
 
@@ -334,7 +388,14 @@ for offsets, expected in (((0,), 64), ((1,), 64), ((0, 1), 8), ((1, 2), 8), ((0,
 for narrow in (1, 3, 5):
     row = [idle(distinct, 8, narrow, range(n)) for n in range(1, 10)]
     print(f"E = {narrow}, 1 to 9 offsets:", row)
-    assert row[7] == row[8] == 8 == count(Attention(narrow, 1, head_dim=8, value_dim=1, rotary=distinct)).terms["query-key maps"]
+    assert (
+        row[7]
+        == row[8]
+        == 8
+        == count(Attention(narrow, 1, head_dim=8, value_dim=1, rotary=distinct)).terms[
+            "query-key maps"
+        ]
+    )
 
 # %% [markdown]
 # ### Two layouts
@@ -344,16 +405,25 @@ for narrow in (1, 3, 5):
 # of $W_Q$ and $W_K$. A permutation of coordinates conjugates $R$ and the commutant with it, and dimensions stay. Weights of one layout in code of
 # the other, however, make another function: that permutation does not commute with $R$.
 
+
 # %%
 def half_split_scores(W_Q, W_K, x, frequencies):
-    angle = torch.arange(len(x)).double()[:, None] * torch.tensor(frequencies, dtype=torch.float64).repeat(2)       # (L, D)
-    quarter = lambda v: torch.cat((-v[:, len(frequencies):], v[:, :len(frequencies)]), 1)
+    angle = torch.arange(len(x)).double()[:, None] * torch.tensor(
+        frequencies, dtype=torch.float64
+    ).repeat(2)  # (L, D)
+    quarter = lambda v: torch.cat(
+        (-v[:, len(frequencies) :], v[:, : len(frequencies)]), 1
+    )
     turn = lambda v: v * angle.cos() + quarter(v) * angle.sin()
     return turn(x @ W_Q.mT) @ turn(x @ W_K.mT).mT / math.sqrt(len(W_Q))
 
 
-order = torch.cat((torch.arange(0, D, 2), torch.arange(1, D, 2)))                    # first axes of all planes, then second axes
-assert (half_split_scores(W_Q[order], W_K[order], x, distinct) - by_package).abs().max() < 1e-12
+order = torch.cat(
+    (torch.arange(0, D, 2), torch.arange(1, D, 2))
+)  # first axes of all planes, then second axes
+assert (
+    half_split_scores(W_Q[order], W_K[order], x, distinct) - by_package
+).abs().max() < 1e-12
 assert (half_split_scores(W_Q, W_K, x, distinct) - by_package).abs().max() > 0.1
 for frequencies in patterns.values():
     R = rotation(frequencies, D)
@@ -376,15 +446,22 @@ for frequencies in patterns.values():
 # the map $S \mapsto (R_\delta S - S R_\delta)_\delta$ over $\sqrt{L}$, twice for each pair and sign. The mean square has a closed form,
 # $2 - 2 \cdot \frac{1}{L} \sum_\delta \cos g\delta$ with $g = \theta_i \mp \theta_j$:
 
+
 # %%
-def ladder(base, D):                                      # the frequencies in use, fast to slow
+def ladder(base, D):  # the frequencies in use, fast to slow
     return base ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D)
 
 
-def sensitivity(theta, L):                                # (2, planes, planes): as a complex number, after a mirror image
+def sensitivity(
+    theta, L
+):  # (2, planes, planes): as a complex number, after a mirror image
     gap = torch.stack((theta[:, None] - theta, theta[:, None] + theta))
-    kernel = torch.where(gap == 0, 2 * L - 1.0, ((2 * L - 1) * gap / 2).sin() / (gap / 2).sin())
-    return (2 - (kernel + 1) / L).clamp_min(0).sqrt()     # mean of cos(gap m) over m < L is (kernel + 1) / 2L
+    kernel = torch.where(
+        gap == 0, 2 * L - 1.0, ((2 * L - 1) * gap / 2).sin() / (gap / 2).sin()
+    )
+    return (
+        (2 - (kernel + 1) / L).clamp_min(0).sqrt()
+    )  # mean of cos(gap m) over m < L is (kernel + 1) / 2L
 
 
 # %% [markdown]
@@ -392,8 +469,12 @@ def sensitivity(theta, L):                                # (2, planes, planes):
 
 # %%
 theta = ladder(1e4, 8)
-explicit = torch.linalg.svdvals(torch.cat([commutator(rotation(theta.tolist(), 8, m)) for m in range(20)])) / math.sqrt(20)
-formula = sensitivity(theta, 20).flatten().repeat_interleave(2).sort(descending=True).values
+explicit = torch.linalg.svdvals(
+    torch.cat([commutator(rotation(theta.tolist(), 8, m)) for m in range(20)])
+) / math.sqrt(20)
+formula = (
+    sensitivity(theta, 20).flatten().repeat_interleave(2).sort(descending=True).values
+)
 assert (explicit - formula).abs().max() < 1e-7 and len(formula) == 64
 
 # %% [markdown]
@@ -401,24 +482,37 @@ assert (explicit - formula).abs().max() < 1e-7 and len(formula) == 64
 # for longer texts, by Llama 3 among others). We call a direction of unit size *practically idle* at tolerance $\varepsilon$ if this root mean square change of $R_\delta$ is below $\varepsilon$.
 
 # %%
-lengths = [2 ** k for k in range(18)]
+lengths = [2**k for k in range(18)]
 
 
 def practically_idle(base, tolerance):
-    return [2 * int((sensitivity(ladder(base, 128), L) < tolerance).sum()) for L in lengths]
+    return [
+        2 * int((sensitivity(ladder(base, 128), L) < tolerance).sum()) for L in lengths
+    ]
 
 
-curves = {f"base {base:,.0f}, tolerance {tolerance:g}": practically_idle(base, tolerance)
-          for base in (1e4, 5e5) for tolerance in (1e-3, 1e-2)}
+curves = {
+    f"base {base:,.0f}, tolerance {tolerance:g}": practically_idle(base, tolerance)
+    for base in (1e4, 5e5)
+    for tolerance in (1e-3, 1e-2)
+}
 for name, counts in curves.items():
-    print(f"{name}: L = 32 {counts[5]}, 256 {counts[8]}, 4096 {counts[12]}, 131072 {counts[17]}")
-    assert counts[0] == 128 ** 2 and counts[17] == 128 and counts == sorted(counts, reverse=True)
+    print(
+        f"{name}: L = 32 {counts[5]}, 256 {counts[8]}, 4096 {counts[12]}, 131072 {counts[17]}"
+    )
+    assert (
+        counts[0] == 128**2
+        and counts[17] == 128
+        and counts == sorted(counts, reverse=True)
+    )
 reached = [lengths[counts.index(128)] for counts in curves.values()]
 assert reached == [128, 1024, 4096, 32768]
 assert 9 < practically_idle(5e5, 1e-2)[8] / 128 < 11
 
 # %% mystnb={"image": {"alt": "Left: a square heat map over pairs of 64 planes. It is bright, of order one, along the edges of fast planes, and falls to below one in a hundred thousand in the corner of slow planes and along the diagonal; a white line marks one in a thousand. Right: four falling curves against sequence length on logarithmic axes, all starting at 16,384 and ending at 128; those for the larger base and the looser tolerance arrive later."}, "figure": {"caption": "Left: root mean square change of $R_\\delta$, relative to the size of $S$, when plane $j$ is mixed into plane $i$ as a complex number, base $5 \\cdot 10^5$ and $L = 256$; the white line is $10^{-3}$. Right: the directions of $\\mathfrak{gl}(128)$ that change $R_\\delta$ by less than a tolerance, between no rotation ($D^2$) and the exact count ($D$).", "name": "fig-rotary-idle"}}
-figures.rotary_idle_directions(sensitivity(ladder(5e5, 128), 256)[0], 1e-3, lengths, curves, (128, 128 ** 2))
+figures.rotary_idle_directions(
+    sensitivity(ladder(5e5, 128), 256)[0], 1e-3, lengths, curves, (128, 128**2)
+)
 
 # %% [markdown]
 # {numref}`fig-rotary-idle` has both of our earlier chapters as its ends. A single token sees no offset but zero, and all $D^2 = 16{,}384$ directions are idle. As texts grow
@@ -434,15 +528,22 @@ W_Q, W_K = normal(8, D_small, 48), normal(9, D_small, 48)
 
 def change(i, j, offset):
     A = torch.eye(D_small, dtype=torch.float64)
-    A[2 * i:2 * i + 2, 2 * j:2 * j + 2] = torch.eye(2, dtype=torch.float64) / 2
+    A[2 * i : 2 * i + 2, 2 * j : 2 * j + 2] = torch.eye(2, dtype=torch.float64) / 2
     R = rotation(slow.tolist(), D_small, offset)
     before, after = W_K.mT @ R @ W_Q, W_K.mT @ torch.linalg.inv(A) @ R @ A @ W_Q
     return float((after - before).norm() / before.norm())
 
 
 for name, (i, j) in (("fastest", (0, 1)), ("slowest", (14, 15))):
-    print(f"{name} two planes mixed:", ", ".join(f"offset {m}: {change(i, j, m):.0e}" for m in (16, 1024, 65536)))
-assert change(14, 15, 16) < 1e-4 and change(14, 15, 65536) > 0.02 and change(0, 1, 16) > 0.1
+    print(
+        f"{name} two planes mixed:",
+        ", ".join(f"offset {m}: {change(i, j, m):.0e}" for m in (16, 1024, 65536)),
+    )
+assert (
+    change(14, 15, 16) < 1e-4
+    and change(14, 15, 65536) > 0.02
+    and change(0, 1, 16) > 0.1
+)
 
 # %% [markdown]
 # ## Break it
@@ -452,8 +553,11 @@ assert change(14, 15, 16) < 1e-4 and change(14, 15, 65536) > 0.02 and change(0, 
 
 # %%
 every, even = range(6), range(0, 12, 2)
-cases = {"half turn beside still": ((pi,), (8, 16)), "0.5 and pi - 0.5": ((0.5, pi - 0.5), (4, 8)),
-         "0.5 and 1.1": ((0.5, 1.1), (4, 4))}
+cases = {
+    "half turn beside still": ((pi,), (8, 16)),
+    "0.5 and pi - 0.5": ((0.5, pi - 0.5), (4, 8)),
+    "0.5 and 1.1": ((0.5, 1.1), (4, 4)),
+}
 for name, (frequencies, expected) in cases.items():
     found = (idle(frequencies, 4, 6, every), idle(frequencies, 4, 6, even))
     assert found == expected
@@ -467,7 +571,12 @@ assert 16 - rank(commutator(rotation((0.5, pi - 0.5), 4, 2))) == 8
 # %%
 for frequencies, expected in (((0.5, 0.5, 0.5), 16), ((0.5, 1.1, 2.0), 6)):
     layer = Attention(2, 1, head_dim=6, value_dim=1, rotary=frequencies)
-    assert count(layer).terms["query-key maps"] == expected == idle(frequencies, 6, 2, range(8)) == measure(layer).nullity - 1
+    assert (
+        count(layer).terms["query-key maps"]
+        == expected
+        == idle(frequencies, 6, 2, range(8))
+        == measure(layer).nullity - 1
+    )
 
 # %% [markdown]
 # **Add a key bias.** Fact 4.7 of the paper ({prf:ref}`lem-key-bias`) made the whole of $b_K$ idle. Under rotations it fails: the bias's key $R^m b_K$ depends on the position, and is no common shift.
@@ -476,7 +585,10 @@ for frequencies, expected in (((0.5, 0.5, 0.5), 16), ((0.5, 1.1, 2.0), 6)):
 # %%
 for frequencies, expected in (((), 4), ((0.5,), 2), ((0.5, 1.1), 0)):
     layer = Attention(6, 1, head_dim=4, value_dim=1, rotary=frequencies, bias="k")
-    assert count(layer).terms.get("key bias", 0) == expected and measure(layer).nullity == count(layer).unidentified
+    assert (
+        count(layer).terms.get("key bias", 0) == expected
+        and measure(layer).nullity == count(layer).unidentified
+    )
 
 # %% [markdown]
 # ## What it means
@@ -507,7 +619,12 @@ for frequencies, expected in (((), 4), ((0.5,), 2), ((0.5, 1.1), 0)):
 
 # %% tags=["hide-cell"]
 layer = Attention(13, 1, head_dim=12, value_dim=1, rotary=(0.5, 0.5, -0.5, pi, 2 * pi))
-assert 4 ** 2 + 2 ** 2 + 2 * 3 ** 2 == 38 == count(layer).terms["query-key maps"] == measure(layer).nullity - 1
+assert (
+    4**2 + 2**2 + 2 * 3**2
+    == 38
+    == count(layer).terms["query-key maps"]
+    == measure(layer).nullity - 1
+)
 
 # %% [markdown]
 # **2.** Use the scales to balance a rotary head: find weights with the same scores for which, in each plane, the two rows of $W_Q$ and the two of $W_K$ have the same total square. Can one reach
@@ -525,7 +642,9 @@ W_Q, W_K = p["W_Q"][0], p["W_K"][0]
 size = lambda W: W.view(D // 2, 2, E).square().sum((1, 2)).sqrt()
 alpha = (size(W_K) / size(W_Q)).sqrt().repeat_interleave(2)[:, None]
 balanced = p | {"W_Q": (alpha * W_Q)[None], "W_K": (W_K / alpha)[None]}
-assert (scores(head, balanced, *project(head, balanced, x)[:2])[0] - by_package).abs().max() < 1e-12
+assert (
+    scores(head, balanced, *project(head, balanced, x)[:2])[0] - by_package
+).abs().max() < 1e-12
 assert (size(alpha * W_Q) - size(W_K / alpha)).abs().max() < 1e-12
 gram = lambda W: W @ W.mT
 assert (gram(alpha * W_Q) - gram(W_K / alpha)).norm() > 0.1 * gram(alpha * W_Q).norm()
@@ -548,9 +667,14 @@ for width in (4, 8):
     found = []
     for n in (2, 3):
         R = torch.stack([rotation(layer.rotary, 4, m) for m in range(n)])
-        seen = lambda W_Q, W_K: ((M := W_K.mT @ R @ W_Q)[0] + M[0].mT, M[1:])        # x^T M_0 x sees the symmetric part
+        seen = lambda W_Q, W_K: (
+            (M := W_K.mT @ R @ W_Q)[0] + M[0].mT,
+            M[1:],
+        )  # x^T M_0 x sees the symmetric part
         parts = torch.func.jacrev(seen, argnums=(0, 1))(q["W_Q"][0], q["W_K"][0])
-        rows = torch.cat([torch.cat([b.reshape(-1, 4 * width) for b in part], 1) for part in parts])
+        rows = torch.cat(
+            [torch.cat([b.reshape(-1, 4 * width) for b in part], 1) for part in parts]
+        )
         found.append(8 * width - rank(rows))
     from_length[width] = found
 print("idle with two and with three tokens:", from_length)

@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Grouped queries
@@ -114,20 +119,43 @@ import math
 
 import torch
 
-from attnid import Attention, act_query_key, act_value_output, count, figures, forward, generators, measure
+from attnid import (
+    Attention,
+    act_query_key,
+    act_value_output,
+    count,
+    figures,
+    forward,
+    generators,
+    measure,
+)
 
 
-def layer(p, x, group):                                   # x: (L, E); group[h] is the key/value head that query head h reads
+def layer(
+    p, x, group
+):  # x: (L, E); group[h] is the key/value head that query head h reads
     later = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
     y = torch.zeros_like(x)
     for h, g in enumerate(group):
-        s = (x @ p["W_Q"][h].mT) @ (x @ p["W_K"][g].mT).mT / math.sqrt(p["W_Q"].shape[1])
-        y = y + s.masked_fill(later, -torch.inf).softmax(-1) @ x @ p["W_V"][g].mT @ p["W_O"][h].mT
+        s = (
+            (x @ p["W_Q"][h].mT)
+            @ (x @ p["W_K"][g].mT).mT
+            / math.sqrt(p["W_Q"].shape[1])
+        )
+        y = (
+            y
+            + s.masked_fill(later, -torch.inf).softmax(-1)
+            @ x
+            @ p["W_V"][g].mT
+            @ p["W_O"][h].mT
+        )
     return y
 
 
 def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def rank(matrix):
@@ -140,7 +168,7 @@ def rank(matrix):
 # %%
 H, G, D, E = 4, 2, 3, 12
 J = H // G
-grouped = Attention(E, H, G)                              # D = C = E // H
+grouped = Attention(E, H, G)  # D = C = E // H
 p, x = grouped.random_parameters(seed=1), normal(2, 9, E)
 y = forward(grouped, p, x)
 blocks = [h // J for h in range(H)]
@@ -150,9 +178,12 @@ assert blocks == [0, 0, 1, 1] and (layer(p, x, blocks) - y).abs().max() < 1e-12
 # **One $S$ for each group.** The key map takes $S^{-\top}$ and every query map of the group takes $S$; values and outputs likewise with a matrix of their own.
 # The outputs stay, to $10^{-10}$. With another matrix for each query *head* they cannot: the key map can follow only one of them.
 
+
 # %% tags=["claim-sec-4.9"]
-def move(S, T):                                           # S, T: one matrix for each query head
-    first = [h for h in range(H) if h % J == 0]           # the head whose matrix the group follows
+def move(S, T):  # S, T: one matrix for each query head
+    first = [
+        h for h in range(H) if h % J == 0
+    ]  # the head whose matrix the group follows
     W_Q, W_O = S @ p["W_Q"], p["W_O"] @ torch.linalg.inv(T)
     _, W_K = act_query_key(S[first], p["W_Q"][first], p["W_K"])
     W_V, _ = act_value_output(T[first], p["W_V"], p["W_O"][first])
@@ -171,25 +202,37 @@ assert (forward(grouped, move(*single), x) - y).norm() > 0.1 * y.norm()
 
 # %%
 dealt = [h % G for h in range(H)]
-order = sorted(range(H), key=lambda h: dealt[h])          # heads of group 0 first
+order = sorted(range(H), key=lambda h: dealt[h])  # heads of group 0 first
 sorted_heads = p | {"W_Q": p["W_Q"][order], "W_O": p["W_O"][order]}
 assert (layer(p, x, dealt) - y).norm() > 0.1 * y.norm()
 assert (layer(p, x, dealt) - forward(grouped, sorted_heads, x)).abs().max() < 1e-12
 
 
-def idle(p, group):                                       # directions in (W_Q, W_K) that keep the products of all heads
-    products = lambda W_Q, W_K: torch.stack([W_K[g].mT @ W_Q[h] for h, g in enumerate(group)])
+def idle(p, group):  # directions in (W_Q, W_K) that keep the products of all heads
+    products = lambda W_Q, W_K: torch.stack(
+        [W_K[g].mT @ W_Q[h] for h, g in enumerate(group)]
+    )
     parts = torch.func.jacrev(products, argnums=(0, 1))(p["W_Q"], p["W_K"])
-    return p["W_Q"].numel() + p["W_K"].numel() - rank(torch.cat([part.flatten(3).flatten(0, 2) for part in parts], 1))
+    return (
+        p["W_Q"].numel()
+        + p["W_K"].numel()
+        - rank(torch.cat([part.flatten(3).flatten(0, 2) for part in parts], 1))
+    )
 
 
-assert idle(p, blocks) == idle(p, dealt) == G * D ** 2 == count(grouped).terms["query-key maps"]
+assert (
+    idle(p, blocks)
+    == idle(p, dealt)
+    == G * D**2
+    == count(grouped).terms["query-key maps"]
+)
 
 # %% [markdown]
 # ## The check
 #
 # $H = 8$ heads of width $D = 2$ on $E = 16$, with $G = 8, 4, 2, 1$ groups, without rotation and with the one plane turning. `count` adds up {prf:ref}`prop-groups` and
 # {prf:ref}`prop-groups-rotary`; `measure` takes the rank of the outputs' Jacobian, in all weights at once, and we take the part of its null space in $W_Q$ and $W_K$.
+
 
 # %% tags=["claim-sec-4.9"]
 def measured_lost(attention):
@@ -201,26 +244,36 @@ groups, dots = (8, 4, 2, 1), {"plain": [], "rotary": []}
 print("G  J  weights  unidentified  share   with rotation  share")
 for g in groups:
     weights, row = (8 + g) * 2 * 16, []
-    for name, planes, lost in (("plain", (), g * 2 ** 2), ("rotary", (0.7,), g * 2)):
+    for name, planes, lost in (("plain", (), g * 2**2), ("rotary", (0.7,), g * 2)):
         attention = Attention(16, 8, g, value_dim=1, rotary=planes)
-        assert lost == count(attention).terms["query-key maps"] == measured_lost(attention)
+        assert (
+            lost == count(attention).terms["query-key maps"] == measured_lost(attention)
+        )
         assert count(attention).terms["value-output maps"] == g
         dots[name].append(lost / weights)
         row += [lost, 1 - lost / weights]
     assert abs(row[1] - (1 - 1 / (8 * (8 // g + 1)))) < 1e-12
-    print(f"{g}  {8 // g}  {weights:7}  {row[0]:12}  {row[1]:.4f}  {row[2]:13}  {row[3]:.4f}")
+    print(
+        f"{g}  {8 // g}  {weights:7}  {row[0]:12}  {row[1]:.4f}  {row[2]:13}  {row[3]:.4f}"
+    )
 
 # %% [markdown]
 # The share rises from $15/16$ to $71/72$. The generators say the same on the layer above, with $G D^2 = 18$ directions for each
 # {term}`circuit`: we let the Jacobian of our own `layer` act on them.
 
 # %%
-parts = torch.func.jacrev(lambda q: torch.cat([layer(q, z, blocks) for z in normal(5, 4, 9, E)]))(p)
+parts = torch.func.jacrev(
+    lambda q: torch.cat([layer(q, z, blocks) for z in normal(5, 4, 9, E)])
+)(p)
 J_rows = torch.cat([parts[name].flatten(2).flatten(0, 1) for name in grouped.shapes], 1)
 made = generators(grouped, p)
-directions = torch.cat([torch.cat([part[name].flatten(1) for name in grouped.shapes], 1)
-                        for part in made.values()])
-assert rank(directions) == len(directions) == 2 * G * D ** 2 == measure(grouped).nullity
+directions = torch.cat(
+    [
+        torch.cat([part[name].flatten(1) for name in grouped.shapes], 1)
+        for part in made.values()
+    ]
+)
+assert rank(directions) == len(directions) == 2 * G * D**2 == measure(grouped).nullity
 assert (J_rows @ directions.mT).norm() < 1e-12 * J_rows.norm() * directions.norm()
 
 # %% [markdown]
@@ -236,15 +289,30 @@ assert (J_rows @ directions.mT).norm() < 1e-12 * J_rows.norm() * directions.norm
 
 # %% tags=["claim-llama"]
 turning = tuple(1e4 ** (-i / 64) for i in range(64))
-variants = {"plain": {}, "groups": {"kv_heads": 8}, "rotary": {"rotary": turning},
-            "both\n(Llama 2)": {"kv_heads": 8, "rotary": turning}}
-found = {name: count(Attention(8192, 64, **options)) for name, options in variants.items()}
-layers = {name: (c.terms["query-key maps"], c.terms["value-output maps"]) for name, c in found.items()}
-assert list(layers.values()) == [(1_048_576, 1_048_576), (131_072, 131_072),
-                                 (8_192, 1_048_576), (1_024, 131_072)]
+variants = {
+    "plain": {},
+    "groups": {"kv_heads": 8},
+    "rotary": {"rotary": turning},
+    "both\n(Llama 2)": {"kv_heads": 8, "rotary": turning},
+}
+found = {
+    name: count(Attention(8192, 64, **options)) for name, options in variants.items()
+}
+layers = {
+    name: (c.terms["query-key maps"], c.terms["value-output maps"])
+    for name, c in found.items()
+}
+assert list(layers.values()) == [
+    (1_048_576, 1_048_576),
+    (131_072, 131_072),
+    (8_192, 1_048_576),
+    (1_024, 131_072),
+]
 llama = found["both\n(Llama 2)"]
 assert llama.parameters == 150_994_944 and llama.unidentified == 132_096
-print(f"one layer: {llama.unidentified:,} of {llama.parameters:,} ({100 * (1 - llama.share):.2f}%)")
+print(
+    f"one layer: {llama.unidentified:,} of {llama.parameters:,} ({100 * (1 - llama.share):.2f}%)"
+)
 print(f"80 layers: queries and keys {80 * 1024:,}, values and outputs {80 * 131072:,}")
 print(f"plain layer: {100 * (1 - found['plain'].share):.2f}%")
 
@@ -254,12 +322,15 @@ print(f"plain layer: {100 * (1 - found['plain'].share):.2f}%")
 # %% tags=["claim-llama"]
 small = Attention(16, 8, 1, 4, 4, rotary=(1.0, 0.01))
 measured = measure(small)
-assert count(small).terms == {"value-output maps": 4 ** 2, "query-key maps": 4}
+assert count(small).terms == {"value-output maps": 4**2, "query-key maps": 4}
 assert measured.nullity == count(small).unidentified == 20 and measured.residual < 1e-8
 
 # %% mystnb={"image": {"alt": "Left: bars on a logarithmic scale for four variants of one layer. Queries and keys go from 1,048,576 for the plain layer to 131,072 with groups, 8,192 with rotary positions and 1,024 with both; values and outputs stay at 1,048,576 without groups and 131,072 with them. Right: the unidentified share of query and key weights grows with the number of groups from about 1.4 to 6.2 percent without rotation, and half of that with; measured points lie on the lines."}, "figure": {"caption": "Left: unidentified numbers in one layer of the size of Llama-2-70B's, by circuit. Right: unidentified share of the query and key weights against the number of groups, $H = 8$, $D = 2$, $E = 16$; lines are the formulas, circles are measured.", "name": "fig-groups"}}
 lines = [1, 2, 3, 4, 5, 6, 7, 8]
-shares = {"plain": [g * 2 / ((8 + g) * 16) for g in lines], "rotary": [g / ((8 + g) * 16) for g in lines]}
+shares = {
+    "plain": [g * 2 / ((8 + g) * 16) for g in lines],
+    "rotary": [g / ((8 + g) * 16) for g in lines],
+}
 measured_points = {name: (groups, values) for name, values in dots.items()}
 figures.grouped_and_rotary(layers, lines, shares, measured_points)
 
@@ -273,7 +344,11 @@ figures.grouped_and_rotary(layers, lines, shares, measured_points)
 # ```
 
 # %%
-assert 80 * (1024 + 131072) == 10_567_680 and 131072 / (1024 + 131072) > 0.99 and 64 * 128 ** 2 // (8 * 128) == 1024
+assert (
+    80 * (1024 + 131072) == 10_567_680
+    and 131072 / (1024 + 131072) > 0.99
+    and 64 * 128**2 // (8 * 128) == 1024
+)
 
 # %% [markdown]
 # ## Break it
@@ -287,11 +362,22 @@ assert 80 * (1024 + 131072) == 10_567_680 and 131072 / (1024 + 131072) > 0.99 an
 # For $J = 1$ this is $2DE - E^2$, the number of {prf:ref}`prop-count-r`. It exceeds $D^2$ by $(D - E)(JE - D)$, which is negative for a head on its own and positive as soon as $JE > D$.
 
 # %%
-for wide, per_group in ((Attention(3, 4, 4, 5), 21), (Attention(3, 4, 2, 5), 27), (Attention(3, 4, 1, 5), 39)):
+for wide, per_group in (
+    (Attention(3, 4, 4, 5), 21),
+    (Attention(3, 4, 2, 5), 27),
+    (Attention(3, 4, 1, 5), 39),
+):
     sharing = wide.H // wide.G
-    assert per_group == 5 * 3 * (1 + sharing) - sharing * 3 ** 2 == 5 ** 2 + (5 - 3) * (sharing * 3 - 5)
+    assert (
+        per_group
+        == 5 * 3 * (1 + sharing) - sharing * 3**2
+        == 5**2 + (5 - 3) * (sharing * 3 - 5)
+    )
     lost = count(wide).terms
-    assert lost == {"value-output maps": wide.G * per_group, "query-key maps": wide.G * per_group}
+    assert lost == {
+        "value-output maps": wide.G * per_group,
+        "query-key maps": wide.G * per_group,
+    }
     assert measure(wide).nullity == 2 * wide.G * per_group
     print(f"D = 5, E = 3, J = {sharing}: {per_group} for each group, D^2 = 25")
 
@@ -299,15 +385,21 @@ for wide, per_group in ((Attention(3, 4, 4, 5), 21), (Attention(3, 4, 2, 5), 27)
 # **Lower the rank of one query map.** {prf:ref}`prop-groups` asks for the rank of the stack only. Let head 0 lose one rank. In a plain layer its keys gain $E - D$ idle directions
 # ({prf:ref}`prop-deficient-rank`). In a group nothing happens: the other head's queries still see every key.
 
+
 # %%
 def lower_first_rank(p):
     U, sigma, Vh = torch.linalg.svd(p["W_Q"][0], full_matrices=False)
-    return p | {"W_Q": torch.cat(((U[:, :-1] * sigma[:-1] @ Vh[:-1])[None], p["W_Q"][1:]))}
+    return p | {
+        "W_Q": torch.cat(((U[:, :-1] * sigma[:-1] @ Vh[:-1])[None], p["W_Q"][1:]))
+    }
 
 
 plain = Attention(E, H)
 q = plain.random_parameters(seed=6)
-gained = [measure(a, parameters=lower_first_rank(w)).nullity - count(a).unidentified for a, w in ((plain, q), (grouped, p))]
+gained = [
+    measure(a, parameters=lower_first_rank(w)).nullity - count(a).unidentified
+    for a, w in ((plain, q), (grouped, p))
+]
 print("idle directions gained: plain", gained[0], "grouped", gained[1])
 assert gained == [E - D, 0]
 
@@ -317,7 +409,11 @@ assert gained == [E - D, 0]
 
 # %%
 tied = p | {"W_Q": p["W_Q"][[0, 0, 2, 3]]}
-assert measure(grouped, parameters=tied).nullity - count(grouped).unidentified == E * grouped.C == 36
+assert (
+    measure(grouped, parameters=tied).nullity - count(grouped).unidentified
+    == E * grouped.C
+    == 36
+)
 
 # %% [markdown]
 # **Write the same function without groups.** Repeat each group's keys and values for its $J$ heads, as many programs do before they run. The outputs are the same; as a point of the plain layer's
@@ -326,8 +422,13 @@ assert measure(grouped, parameters=tied).nullity - count(grouped).unidentified =
 # %%
 repeated = p | {name: p[name].repeat_interleave(J, 0) for name in ("W_K", "W_V")}
 assert (forward(plain, repeated, x) - y).abs().max() < 1e-12
-assert measure(plain, parameters=repeated).nullity == count(plain).unidentified == 2 * H * D ** 2 == 72
-assert measure(grouped, parameters=p).nullity == 2 * G * D ** 2 == 36
+assert (
+    measure(plain, parameters=repeated).nullity
+    == count(plain).unidentified
+    == 2 * H * D**2
+    == 72
+)
+assert measure(grouped, parameters=p).nullity == 2 * G * D**2 == 36
 
 # %% [markdown]
 # ## What it means
@@ -352,10 +453,16 @@ assert measure(grouped, parameters=p).nullity == 2 * G * D ** 2 == 36
 # ```
 
 # %% tags=["hide-cell"]
-number = {g: (8 + g) * 32 - count(Attention(16, 8, g)).terms["query-key maps"] for g in groups}
+number = {
+    g: (8 + g) * 32 - count(Attention(16, 8, g)).terms["query-key maps"] for g in groups
+}
 share = {g: n / ((8 + g) * 32) for g, n in number.items()}
 print(number)
-assert max(number, key=number.get) == min(share, key=share.get) == 8 and number[8] == 480 and number[1] == 284
+assert (
+    max(number, key=number.get) == min(share, key=share.get) == 8
+    and number[8] == 480
+    and number[1] == 284
+)
 
 # %% [markdown]
 # **2.** {cite:t}`ainslie2023` turn a plain layer into a grouped one by averaging the key and value heads of each group, and train on. Is the result determined by the function of the plain layer?
@@ -371,8 +478,15 @@ assert max(number, key=number.get) == min(share, key=share.get) == 8 and number[
 S = normal(7, H, D, D)
 W_Q, W_K = act_query_key(S, q["W_Q"], q["W_K"])
 same = q | {"W_Q": W_Q, "W_K": W_K}
-pooled = lambda w: w | {name: w[name].unflatten(0, (G, J)).mean(1) for name in ("W_K", "W_V")}
-outputs = [forward(plain, q, x), forward(plain, same, x), forward(grouped, pooled(q), x), forward(grouped, pooled(same), x)]
+pooled = lambda w: (
+    w | {name: w[name].unflatten(0, (G, J)).mean(1) for name in ("W_K", "W_V")}
+)
+outputs = [
+    forward(plain, q, x),
+    forward(plain, same, x),
+    forward(grouped, pooled(q), x),
+    forward(grouped, pooled(same), x),
+]
 assert (outputs[0] - outputs[1]).norm() < 1e-9 * outputs[0].norm()
 assert (outputs[2] - outputs[3]).norm() > 0.1 * outputs[2].norm()
 
@@ -387,10 +501,15 @@ assert (outputs[2] - outputs[3]).norm() > 0.1 * outputs[2].norm()
 # ```
 
 # %% tags=["hide-cell"]
-factors = [torch.linalg.qr(W.mT) for W in p["W_K"]]       # W_K = R^T Q^T
+factors = [torch.linalg.qr(W.mT) for W in p["W_K"]]  # W_K = R^T Q^T
 S = torch.stack([f.R for f in factors])
-white = p | {"W_Q": S.repeat_interleave(J, 0) @ p["W_Q"], "W_K": torch.linalg.inv(S).mT @ p["W_K"]}
-assert (white["W_K"] @ white["W_K"].mT - torch.eye(D, dtype=torch.float64)).abs().max() < 1e-12
+white = p | {
+    "W_Q": S.repeat_interleave(J, 0) @ p["W_Q"],
+    "W_K": torch.linalg.inv(S).mT @ p["W_K"],
+}
+assert (
+    white["W_K"] @ white["W_K"].mT - torch.eye(D, dtype=torch.float64)
+).abs().max() < 1e-12
 assert (forward(grouped, white, x) - y).norm() < 1e-10 * y.norm()
 
 # %% [markdown]

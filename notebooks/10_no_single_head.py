@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # No single head will do
@@ -151,7 +156,9 @@ def g(eta):
     return 2 * eta - eta**2 if eta <= 1 else 1.0
 
 
-def identified_single(E, D, C=None):                      # without an output matrix, or with one of value width C
+def identified_single(
+    E, D, C=None
+):  # without an output matrix, or with one of value width C
     r = min(D, E)
     s = E if C is None else min(C, E)
     return r * (2 * E - r) + s * (2 * E - s)
@@ -161,7 +168,11 @@ def identified_multi(E, H):
     return 4 * E**2 - 2 * E**2 // H
 
 
-assert all(identified_single(E, D) == round((1 + g(D / E)) * E**2) for E in (4, 12) for D in range(1, 3 * E))
+assert all(
+    identified_single(E, D) == round((1 + g(D / E)) * E**2)
+    for E in (4, 12)
+    for D in range(1, 3 * E)
+)
 assert identified_multi(12, 1) == identified_single(12, 12) == 2 * 12**2
 
 # %% [markdown]
@@ -176,8 +187,15 @@ assert identified_multi(12, 1) == identified_single(12, 12) == 2 * 12**2
 multi = {}
 for E, H in ((4, 2), (4, 4), (6, 2), (6, 3), (6, 6)):
     multi[E, H] = measure(Attention(E, H)).rank
-    assert multi[E, H] == identified_multi(E, H) == count(Attention(E, H)).identified >= 3 * E**2
-    print(f"E = {E}, {H} heads: identified {multi[E, H]}, over E^2: {multi[E, H] / E**2:.2f}")
+    assert (
+        multi[E, H]
+        == identified_multi(E, H)
+        == count(Attention(E, H)).identified
+        >= 3 * E**2
+    )
+    print(
+        f"E = {E}, {H} heads: identified {multi[E, H]}, over E^2: {multi[E, H] / E**2:.2f}"
+    )
 
 # %% [markdown]
 # **Single head, without an output matrix.** Two independent ways. The first differentiates what the head depends on,
@@ -189,18 +207,27 @@ for E, H in ((4, 2), (4, 4), (6, 2), (6, 3), (6, 6)):
 # an explicit matrix with $2E^2$ rows. The second takes the layer that we have, with $C' = E$, fixes $W_O = I$, and
 # differentiates its outputs in the other three over random sequences.
 
+
 # %%
 def rank(matrix):
     return int(torch.linalg.matrix_rank(matrix, rtol=1e-10))
 
 
 def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def flat_jacobian(function, weights):
     blocks = torch.func.jacrev(function)(weights)
-    return torch.cat([block.flatten(-weights[name].ndim).flatten(0, -2) for name, block in blocks.items()], 1)
+    return torch.cat(
+        [
+            block.flatten(-weights[name].ndim).flatten(0, -2)
+            for name, block in blocks.items()
+        ],
+        1,
+    )
 
 
 def without_output(E, D):
@@ -212,6 +239,7 @@ def without_output(E, D):
     outputs = lambda w: forward(layer, w | fixed, normal(0, 20, 5, E))
     return [rank(flat_jacobian(function, weights)) for function in (seen, outputs)]
 
+
 # %% tags=["claim-sec-4.10"]
 E, single = 4, {"without": {}, "with": {}}
 for D in range(1, 9):
@@ -219,7 +247,14 @@ for D in range(1, 9):
     assert by_products == by_outputs == identified_single(E, D) <= 2 * E**2
     single["without"][D] = by_outputs
 assert max(single["without"].values()) == 2 * E**2 < min(multi[4, 2], multi[4, 4])
-print("D' = 1, ..., 8, identified:", list(single["without"].values()), "multi-head:", multi[4, 2], "and", multi[4, 4])
+print(
+    "D' = 1, ..., 8, identified:",
+    list(single["without"].values()),
+    "multi-head:",
+    multi[4, 2],
+    "and",
+    multi[4, 4],
+)
 
 # %% [markdown]
 # **Single head, with an output matrix.** All widths $D'$ and $C'$ from 1 to 6 with $E = 4$, by `measure` and by `count`. The largest number
@@ -231,7 +266,12 @@ for D in range(1, 7):
     for C in range(1, 7):
         layer = Attention(E, 1, head_dim=D, value_dim=C)
         found[D, C] = measure(layer).rank
-        assert found[D, C] == count(layer).identified == identified_single(E, D, C) == round((g(D / E) + g(C / E)) * E**2)
+        assert (
+            found[D, C]
+            == count(layer).identified
+            == identified_single(E, D, C)
+            == round((g(D / E) + g(C / E)) * E**2)
+        )
 single["with"] = {D: found[D, D] for D in range(1, 7)}
 assert max(found.values()) == 2 * E**2 < multi[4, 2]
 assert all((found[D, C] == 2 * E**2) == (min(D, C) >= E) for D, C in found)
@@ -243,12 +283,19 @@ assert all((found[D, C] == 2 * E**2) == (min(D, C) >= E) for D, C in found)
 # %% tags=["claim-sec-4.10"]
 for E_ in range(2, 97):
     best = max(identified_single(E_, D) for D in range(1, 2 * E_ + 1))
-    assert best == 2 * E_**2 == max(identified_single(E_, D, D) for D in range(1, 2 * E_ + 1))
+    assert (
+        best
+        == 2 * E_**2
+        == max(identified_single(E_, D, D) for D in range(1, 2 * E_ + 1))
+    )
     assert all(best < identified_multi(E_, H) for H in range(2, E_ + 1) if E_ % H == 0)
 
 # %% mystnb={"image": {"alt": "Identified numbers over E squared against the head width over E. The curve without an output matrix rises from one to two and stays there from width E on; the one with an output matrix rises from zero to two. Dots lie on both. Four horizontal lines for 2, 4, 8 and 16 heads lie above, from 3 to almost 4, with a shaded empty band between 2 and 3."}, "figure": {"caption": "Identified numbers, over $E^2$, of a single head as it gets wider: without an output matrix, and with one and $C' = D'$ (lines: theorem; dots: measured at $E = 4$). Horizontal lines: multi-head layers of the usual widths. The thin line is the polynomial $1 + 2\\eta - \\eta^2$ beyond its range.", "name": "fig-no-go"}}
 heads = {H: identified_multi(16, H) / 16**2 for H in (2, 4, 8, 16)}
-measured = {kind: {D / E: n / E**2 for D, n in points.items()} for kind, points in single.items()}
+measured = {
+    kind: {D / E: n / E**2 for D, n in points.items()}
+    for kind, points in single.items()
+}
 figures.no_single_head(g, measured, heads)
 
 # %% [markdown]
@@ -259,18 +306,27 @@ figures.no_single_head(g, measured, heads)
 #
 # $E_0$ is the least integer with $H E_0^2 \ge (2H - 1)\, E^2$, which integers decide without rounding:
 
+
 # %%
 def matching_width(E, H):
-    E_0 = math.isqrt((2 * H - 1) * E**2 // H)             # floor of the root
+    E_0 = math.isqrt((2 * H - 1) * E**2 // H)  # floor of the root
     return E_0 if H * E_0**2 >= (2 * H - 1) * E**2 else E_0 + 1
 
 
-models = {"Transformer, base": (512, 8), "Transformer, big": (1024, 16), "the paper's nanoGPT": (384, 6), "GPT-2": (768, 12),
-          "GPT-2 medium": (1024, 16), "GPT-2 large": (1280, 20), "GPT-2 XL": (1600, 25), "GPT-3": (12288, 96)}
+models = {
+    "Transformer, base": (512, 8),
+    "Transformer, big": (1024, 16),
+    "the paper's nanoGPT": (384, 6),
+    "GPT-2": (768, 12),
+    "GPT-2 medium": (1024, 16),
+    "GPT-2 large": (1280, 20),
+    "GPT-2 XL": (1600, 25),
+    "GPT-3": (12288, 96),
+}
 for name, (E_, H) in models.items():
     E_0 = matching_width(E_, H)
     assert E_0 == math.ceil(E_ * math.sqrt(2 - 1 / H) - 1e-9)
-    assert 2 * (E_0 - 1)**2 < identified_multi(E_, H) <= 2 * E_0**2
+    assert 2 * (E_0 - 1) ** 2 < identified_multi(E_, H) <= 2 * E_0**2
     print(f"{name:20} E = {E_:5}, H = {H:2}: E_0 = {E_0:5}, E_0/E = {E_0 / E_:.3f}")
 
 # %% [markdown]
@@ -279,13 +335,15 @@ for name, (E_, H) in models.items():
 # case: $2 - 1/25 = (7/5)^2$, and $E_0 = 2240$ matches exactly. At sizes that we can measure:
 
 # %% tags=["claim-sec-4.10"]
-assert 2 * matching_width(768, 12)**2 - identified_multi(768, 12) == 3200
+assert 2 * matching_width(768, 12) ** 2 - identified_multi(768, 12) == 3200
 for E_, H in ((4, 2), (4, 4), (6, 3)):
     E_0 = matching_width(E_, H)
     wide, narrow = (measure(Attention(width, 1)).rank for width in (E_0, E_0 - 1))
     assert narrow < multi[E_, H] <= wide
     assert without_output(E_0, E_0) == [wide, wide] and wide == 2 * E_0**2
-    print(f"E = {E_}, {H} heads: {multi[E_, H]}; one head at E_0 = {E_0}: {wide}, at {E_0 - 1}: {narrow}")
+    print(
+        f"E = {E_}, {H} heads: {multi[E_, H]}; one head at E_0 = {E_0}: {wide}, at {E_0 - 1}: {narrow}"
+    )
 assert matching_width(1600, 25) == 2240 and 2 * 2240**2 == identified_multi(1600, 25)
 
 # %% [markdown]
@@ -300,6 +358,7 @@ assert matching_width(1600, 25) == 2240 and 2 * 2240**2 == identified_multi(1600
 #
 # parameters: embeddings, then attention, MLP and two norms in each block, and the last norm. Without an output matrix $4E^2$ becomes
 # $3E^2$. We check the formula on models that we build, then use it.
+
 
 # %%
 def network(E, blocks, vocabulary, positions, attention=4):
@@ -317,14 +376,25 @@ assert matching_width(24, 6) == 33
 # %% tags=["claim-sec-4.10"]
 E_, H, n, T = 768, 12, 12, 1024
 E_0 = matching_width(E_, H)
-print(f"width {E_0 / E_:.2f}, attention {3 * E_0**2 / (4 * E_**2):.2f} or {E_0**2 / E_**2:.2f} times as large")
+print(
+    f"width {E_0 / E_:.2f}, attention {3 * E_0**2 / (4 * E_**2):.2f} or {E_0**2 / E_**2:.2f} times as large"
+)
 ratios = {}
 for V in (50257, 65):
-    for matrices in (3, 4):                               # without and with an output matrix
+    for matrices in (3, 4):  # without and with an output matrix
         ratios[V, matrices] = network(E_0, n, V, T, matrices) / network(E_, n, V, T)
-    print(f"{V} tokens: whole network {ratios[V, 3]:.2f} or {ratios[V, 4]:.2f} times as large")
-assert [round(r, 2) for r in (E_0 / E_, 3 * E_0**2 / (4 * E_**2), E_0**2 / E_**2)] == [1.39, 1.44, 1.92]
-assert abs(11 / 12 * (2 - 1 / H) - 1.76) < 0.01 and abs(math.sqrt(2 - 1 / H) - 1.384) < 1e-3
+    print(
+        f"{V} tokens: whole network {ratios[V, 3]:.2f} or {ratios[V, 4]:.2f} times as large"
+    )
+assert [round(r, 2) for r in (E_0 / E_, 3 * E_0**2 / (4 * E_**2), E_0**2 / E_**2)] == [
+    1.39,
+    1.44,
+    1.92,
+]
+assert (
+    abs(11 / 12 * (2 - 1 / H) - 1.76) < 0.01
+    and abs(math.sqrt(2 - 1 / H) - 1.384) < 1e-3
+)
 assert round(ratios[50257, 3], 2) == 1.64 and round(ratios[50257, 4], 2) == 1.75
 
 # %% [markdown]
@@ -351,11 +421,20 @@ print("two heads of width 1:", narrow, "one head of width 3:", found[3, 3])
 # %%
 rotary = {}
 for D in (2, 4, 6, 8):
-    layer = Attention(4, 1, head_dim=D, value_dim=4, rotary=[1.0 / 2**i for i in range(D // 2)])
+    layer = Attention(
+        4, 1, head_dim=D, value_dim=4, rotary=[1.0 / 2**i for i in range(D // 2)]
+    )
     rotary[D] = measure(layer).rank
     assert rotary[D] == count(layer).identified == 2 * D * 4 - D + 4**2
 rotary_multi = measure(Attention(4, 2, rotary=[1.0])).rank
-print("one rotary head of width 2, 4, 6, 8:", list(rotary.values()), "two rotary heads:", rotary_multi, "two plain heads:", multi[4, 2])
+print(
+    "one rotary head of width 2, 4, 6, 8:",
+    list(rotary.values()),
+    "two rotary heads:",
+    rotary_multi,
+    "two plain heads:",
+    multi[4, 2],
+)
 assert rotary[4] < multi[4, 2] < rotary_multi < rotary[6]
 
 # %% [markdown]
@@ -364,6 +443,7 @@ assert rotary[4] < multi[4, 2] < rotary_multi < rotary[6]
 #
 # **Believe that equal counts are equal layers.** By {prf:ref}`prop-segment` they are not. First with random weights: for pairs of tokens
 # $(y, x)$, the distance of the output at $x$ from the segment between $f(y)$ and $f(x)$, over the length of that segment.
+
 
 # %%
 def off_segment(layer, weights, y, x):
@@ -377,7 +457,10 @@ def off_segment(layer, weights, y, x):
 for H, D, low, high in ((1, 24, 0, 1e-12), (2, 3, 0.1, 10), (6, 1, 0.1, 10)):
     layer = Attention(6, H, head_dim=D)
     weights = layer.random_parameters(seed=3)
-    worst = max(off_segment(layer, weights, normal(seed, 6), normal(seed + 100, 6)) for seed in range(30))
+    worst = max(
+        off_segment(layer, weights, normal(seed, 6), normal(seed + 100, 6))
+        for seed in range(30)
+    )
     assert low <= worst < high
     print(f"{H} heads of width {D:2}: on the segment: {bool(worst < 1e-12)}")
 
@@ -388,15 +471,25 @@ for H, D, low, high in ((1, 24, 0, 1e-12), (2, 3, 0.1, 10), (6, 1, 0.1, 10)):
 
 # %%
 angles = torch.linspace(0, 2 * math.pi, 37, dtype=torch.float64)[:-1]
-y, circle = torch.tensor([0.4, -0.3], dtype=torch.float64), 2 * torch.stack((angles.cos(), angles.sin()), 1)
+y, circle = (
+    torch.tensor([0.4, -0.3], dtype=torch.float64),
+    2 * torch.stack((angles.cos(), angles.sin()), 1),
+)
 drawn = {}
 for name, H, D in (("one head of width 8", 1, 8), ("two heads of width 1", 2, 1)):
-    layer, values = Attention(2, H, head_dim=D, value_dim=2 // H), torch.eye(2, dtype=torch.float64).view(H, 2 // H, 2)
+    layer, values = (
+        Attention(2, H, head_dim=D, value_dim=2 // H),
+        torch.eye(2, dtype=torch.float64).view(H, 2 // H, 2),
+    )
     weights = layer.random_parameters(seed=8) | {"W_V": values, "W_O": values.mT}
-    drawn[name] = [(y, forward(layer, weights, torch.stack((y, x)))[1], x) for x in circle]
+    drawn[name] = [
+        (y, forward(layer, weights, torch.stack((y, x)))[1], x) for x in circle
+    ]
     off = max(off_segment(layer, weights, y, x) for x in circle)
     assert off < 1e-12 if H == 1 else off > 0.1
-    assert all((forward(layer, weights, x[None])[0] - x).abs().max() < 1e-12 for x in circle)
+    assert all(
+        (forward(layer, weights, x[None])[0] - x).abs().max() < 1e-12 for x in circle
+    )
 
 # %% mystnb={"image": {"alt": "Two panels, each with spokes from a common point near the centre to points on a circle. Left, one head: a dot lies on every spoke. Right, two heads: many dots lie beside their spokes, joined to them by short lines."}, "figure": {"caption": "The output at $x$ in the sequence $(y, x)$, as $x$ goes round a circle (open dots). Square: $y$. Grey: the segments from $y$ to $x$, which are the outputs at each token alone. With one head the output (full dots) is always on the segment, at any width; two heads of width 1 leave it.", "name": "fig-segment"}}
 figures.segments(drawn)
@@ -428,11 +521,14 @@ figures.segments(drawn)
 # ```
 
 # %% tags=["hide-cell"]
-E_, E_0 = 866, 1000                                       # 3 * 1000^2 and 4 * 866^2 differ by less than a thousandth
+E_, E_0 = 866, 1000  # 3 * 1000^2 and 4 * 866^2 differ by less than a thousandth
 assert abs(3 * E_0**2 / (4 * E_**2) - 1) < 1e-3
 assert abs(identified_single(E_0, E_0) / E_**2 - 8 / 3) < 1e-2
 assert identified_single(E_0, E_0) < identified_multi(E_, 2)
-assert all(identified_single(2 * n - 1, 1) == 4 * n**2 - 2 > identified_multi(n, n) for n in range(2, 20))
+assert all(
+    identified_single(2 * n - 1, 1) == 4 * n**2 - 2 > identified_multi(n, n)
+    for n in range(2, 20)
+)
 
 # %% [markdown]
 # **2.** With $E_0$ and $D'$ both free, a single head without an output matrix identifies $2E_0^2 - (E_0 - D')^2$ numbers if $D' \le E_0$.
@@ -450,15 +546,25 @@ assert all(identified_single(2 * n - 1, 1) == 4 * n**2 - 2 > identified_multi(n,
 # and 12 heads never, however large the single head.
 # ```
 
+
 # %% tags=["hide-cell"]
 def exact_matches(E, H):
     target = identified_multi(E, H)
     widths = range(matching_width(E, H), math.isqrt(target) + 1)
-    return [(E_0, D) for E_0 in widths for D in range(1, E_0 + 1) if identified_single(E_0, D) == target]
+    return [
+        (E_0, D)
+        for E_0 in widths
+        for D in range(1, E_0 + 1)
+        if identified_single(E_0, D) == target
+    ]
 
 
-def allowed(n):                                           # no prime 3 or 5 modulo 8 to an odd power
-    for prime in (q for q in range(3, n + 1, 2) if all(q % d for d in range(3, q, 2)) and q % 8 in (3, 5)):
+def allowed(n):  # no prime 3 or 5 modulo 8 to an odd power
+    for prime in (
+        q
+        for q in range(3, n + 1, 2)
+        if all(q % d for d in range(3, q, 2)) and q % 8 in (3, 5)
+    ):
         power = next(k for k in range(n) if n % prime ** (k + 1))
         if power % 2:
             return False
@@ -466,7 +572,11 @@ def allowed(n):                                           # no prime 3 or 5 modu
 
 
 matched = [H for H in range(2, 33) if exact_matches(2 * H, H)]
-assert matched == [H for H in range(2, 33) if allowed(H * (2 * H - 1))] == [H for H in range(2, 33) if exact_matches(H, H)]
+assert (
+    matched
+    == [H for H in range(2, 33) if allowed(H * (2 * H - 1))]
+    == [H for H in range(2, 33) if exact_matches(H, H)]
+)
 assert {4, 16, 25} <= set(matched) and not {2, 6, 8, 12} & set(matched)
 print("can be matched exactly, up to 32 heads:", matched)
 assert not exact_matches(384, 6) and (2240, 2240) in exact_matches(1600, 25)
@@ -482,12 +592,16 @@ assert not exact_matches(384, 6) and (2240, 2240) in exact_matches(1600, 25)
 # we can see it: project on any direction, and one head never exceeds the largest single-token output, while two heads can.
 # ```
 
+
 # %% tags=["hide-cell"]
 def excess(H, D, seed):
     layer = Attention(2, H, head_dim=D)
     weights, x = layer.random_parameters(seed, scale=3.0), normal(seed, 4, 2)
-    alone, last = forward(layer, weights, x[:, None])[:, 0], forward(layer, weights, x)[-1]      # (4, 2), (2,)
-    directions = torch.stack((angles.cos(), angles.sin()))                                       # (2, 36)
+    alone, last = (
+        forward(layer, weights, x[:, None])[:, 0],
+        forward(layer, weights, x)[-1],
+    )  # (4, 2), (2,)
+    directions = torch.stack((angles.cos(), angles.sin()))  # (2, 36)
     return ((last @ directions) - (alone @ directions).max(0).values).max()
 
 

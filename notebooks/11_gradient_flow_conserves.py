@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Gradient flow conserves
@@ -322,19 +327,23 @@ from attnid.training.run import TrainingConfig, learning_rate_at
 
 
 def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 # %%
 def imitation(layer):
     """Weights to start from, and the loss: the mean squared distance to the outputs of a layer with other weights."""
-    x = random_inputs(layer, 8, 6, seed=2)                                             # 8 sequences of 6 tokens
+    x = random_inputs(layer, 8, 6, seed=2)  # 8 sequences of 6 tokens
     target = forward(layer, layer.random_parameters(seed=1), x)
-    return layer.random_parameters(seed=0), lambda p, of=layer: (forward(of, p, x) - target).square().sum(-1).mean()
+    return layer.random_parameters(
+        seed=0
+    ), lambda p, of=layer: (forward(of, p, x) - target).square().sum(-1).mean()
 
 
 def imbalance(p):
-    return p["W_Q"] @ p["W_Q"].mT - p["W_K"] @ p["W_K"].mT                             # (H, D, D)
+    return p["W_Q"] @ p["W_Q"].mT - p["W_K"] @ p["W_K"].mT  # (H, D, D)
 
 
 def apart(new, old):
@@ -360,14 +369,22 @@ print("A W_Q^T = W_K B^T to 1e-12:", apart(left, right) < 1e-12)
 # The flow is an ordinary differential equation in 144 unknowns. We hand it to an explicit Runge-Kutta method of order 8 with an error
 # bound of our choice.
 
+
 # %%
 def flow(loss, start, time, tolerance):
     """States along the gradient flow, as a dict of tensors (n, ...), at n = 201 times from 0 to `time`."""
     sizes, gradient = [t.numel() for t in start.values()], torch.func.grad(loss)
     pack = lambda p: torch.cat([t.flatten() for t in p.values()])
-    unpack = lambda v: {name: part.view(start[name].shape) for name, part in zip(start, v.split(sizes))}
+    unpack = lambda v: {
+        name: part.view(start[name].shape) for name, part in zip(start, v.split(sizes))
+    }
     velocity = lambda _, v: -pack(gradient(unpack(torch.from_numpy(v)))).numpy()
-    options = {"method": "DOP853", "rtol": tolerance, "atol": tolerance, "t_eval": np.linspace(0, time, 201)}
+    options = {
+        "method": "DOP853",
+        "rtol": tolerance,
+        "atol": tolerance,
+        "t_eval": np.linspace(0, time, 201),
+    }
     run = solve_ivp(velocity, (0, time), pack(start).numpy(), **options)
     states = [unpack(torch.from_numpy(v)) for v in run.y.T.copy()]
     return {name: torch.stack([state[name] for state in states]) for name in start}
@@ -389,12 +406,20 @@ path = flow(loss, start, time, 1e-12)
 
 # %% tags=["claim-lemma-5.1"]
 end = {name: states[-1] for name, states in path.items()}
-kept = (imbalance(path) - imbalance(start)).flatten(1).norm(dim=1).max() / imbalance(start).norm()
+kept = (imbalance(path) - imbalance(start)).flatten(1).norm(dim=1).max() / imbalance(
+    start
+).norm()
 sloppy = flow(loss, start, time, 1e-6)
-kept_sloppy = (imbalance(sloppy) - imbalance(start)).flatten(1).norm(dim=1).max() / imbalance(start).norm()
+kept_sloppy = (imbalance(sloppy) - imbalance(start)).flatten(1).norm(
+    dim=1
+).max() / imbalance(start).norm()
 assert kept < 1e-10 and 1e-10 < kept_sloppy < 1e-5
-assert loss(end) < 0.1 * loss(start) and all(apart(end[name], start[name]) > 0.05 for name in ("W_Q", "W_K"))
-print(f"the loss falls to {loss(end) / loss(start):.2f} of itself, W_Q moves by {apart(end['W_Q'], start['W_Q']):.2f} of its norm")
+assert loss(end) < 0.1 * loss(start) and all(
+    apart(end[name], start[name]) > 0.05 for name in ("W_Q", "W_K")
+)
+print(
+    f"the loss falls to {loss(end) / loss(start):.2f} of itself, W_Q moves by {apart(end['W_Q'], start['W_Q']):.2f} of its norm"
+)
 print("imbalance constant to 1e-10:", bool(kept < 1e-10))
 
 # %% [markdown]
@@ -408,7 +433,7 @@ print("imbalance constant to 1e-10:", bool(kept < 1e-10))
 # ```
 
 # %%
-wrong = lambda p: p["W_Q"].mT @ p["W_Q"] - p["W_K"].mT @ p["W_K"]                      # (H, E, E)
+wrong = lambda p: p["W_Q"].mT @ p["W_Q"] - p["W_K"].mT @ p["W_K"]  # (H, E, E)
 assert apart(wrong(end), wrong(start)) > 0.1
 print(f"the E x E matrix moves by {apart(wrong(end), wrong(start)):.2f} of its norm")
 
@@ -421,13 +446,16 @@ print(f"the E x E matrix moves by {apart(wrong(end), wrong(start)):.2f} of its n
 # weights $w$. Its Hessian $\mathsf{A}$, by automatic differentiation, makes its gradient $\mathsf{A} w$, and the bracket of two
 # gradients is $(\mathsf{A}_1 \mathsf{A}_2 - \mathsf{A}_2 \mathsf{A}_1) w$. What they fail to span is the number of conserved quantities.
 
+
 # %%
 def measured_conserved(rotations, E, seed=3):
     """2 D E minus the rank of the gradients of all products W_K^T R W_Q and of their brackets, at random weights."""
     D = rotations.shape[-1]
     w = normal(seed, 2 * D * E)
-    products = lambda w: torch.einsum("de,rdf,fg->reg", w.view(2, D, E)[1], rotations, w.view(2, D, E)[0]).flatten()
-    hessians = torch.func.hessian(products)(torch.zeros_like(w))                       # (entries, 2DE, 2DE)
+    products = lambda w: torch.einsum(
+        "de,rdf,fg->reg", w.view(2, D, E)[1], rotations, w.view(2, D, E)[0]
+    ).flatten()
+    hessians = torch.func.hessian(products)(torch.zeros_like(w))  # (entries, 2DE, 2DE)
     once = hessians @ w
     twice = torch.einsum("aij,bj->abi", hessians, once)
     spanned = torch.cat((once, (twice - twice.transpose(0, 1)).flatten(0, 1)))
@@ -437,13 +465,17 @@ def measured_conserved(rotations, E, seed=3):
 # %%
 def rotation_powers(angles, D):
     """R_0, ..., R_{D-1} for planes that turn by the given angles; other coordinates keep still."""
-    turns = [torch.tensor([[np.cos(t), -np.sin(t)], [np.sin(t), np.cos(t)]]) for t in angles]
+    turns = [
+        torch.tensor([[np.cos(t), -np.sin(t)], [np.sin(t), np.cos(t)]]) for t in angles
+    ]
     R = torch.block_diag(*turns, torch.eye(D - 2 * len(angles), dtype=torch.float64))
     return torch.stack([torch.linalg.matrix_power(R, n) for n in range(D)])
+
 
 # %% [markdown]
 # The second count is by symmetry: for symmetric $T$ that commute with the rotations, $\frac12 \langle T, \Delta \rangle$ is conserved, so
 # we ask for the dimension of that space. Plain heads and rotary ones:
+
 
 # %%
 def symmetric_commutant(rotations):
@@ -452,12 +484,18 @@ def symmetric_commutant(rotations):
     i, j = torch.triu_indices(D, D)
     units = torch.zeros(len(i), D, D, dtype=torch.float64)
     units[range(len(i)), i, j] = units[range(len(i)), j, i] = 1.0
-    defects = units[:, None] @ rotations - rotations @ units[:, None]                  # (units, powers, D, D)
+    defects = (
+        units[:, None] @ rotations - rotations @ units[:, None]
+    )  # (units, powers, D, D)
     return len(i) - int(torch.linalg.matrix_rank(defects.flatten(1), rtol=1e-9))
 
 
 cases = {f"plain, D = {d}": ((), d, d * (d + 1) // 2) for d in (1, 2, 3, 4)}
-cases |= {"D = 4, two planes": ((1.0, 0.3), 4, 2), "D = 4, two alike": ((0.5, 0.5), 4, 4), "D = 4, two still": ((1.0,), 4, 4)}
+cases |= {
+    "D = 4, two planes": ((1.0, 0.3), 4, 2),
+    "D = 4, two alike": ((0.5, 0.5), 4, 4),
+    "D = 4, two still": ((1.0,), 4, 4),
+}
 for name, (angles, d, expected) in cases.items():
     R = rotation_powers(angles, d)
     assert measured_conserved(R, E=4) == symmetric_commutant(R) == expected
@@ -477,11 +515,18 @@ for name, (angles, d, expected) in cases.items():
 
 # %% tags=["claim-lemma-5.1"]
 eta, (A, B) = 0.3, (g["W_Q"], g["W_K"])
-wide, keys, stretch = Attention(E, H, head_dim=E, value_dim=D), torch.eye(E, dtype=torch.float64).expand(H, E, E), (E / D) ** 0.5
+wide, keys, stretch = (
+    Attention(E, H, head_dim=E, value_dim=D),
+    torch.eye(E, dtype=torch.float64).expand(H, E, E),
+    (E / D) ** 0.5,
+)
 loss_of_M = lambda M: loss(start | {"W_Q": stretch * M, "W_K": keys}, wide)
-G = torch.func.grad(loss_of_M)(start["W_K"].mT @ start["W_Q"])                         # (H, E, E)
+G = torch.func.grad(loss_of_M)(start["W_K"].mT @ start["W_Q"])  # (H, E, E)
 by_gradients = eta**2 * (A @ A.mT - B @ B.mT)
-by_G = eta**2 * (start["W_K"] @ G @ G.mT @ start["W_K"].mT - start["W_Q"] @ G.mT @ G @ start["W_Q"].mT)
+by_G = eta**2 * (
+    start["W_K"] @ G @ G.mT @ start["W_K"].mT
+    - start["W_Q"] @ G.mT @ G @ start["W_Q"].mT
+)
 assert apart(by_G, by_gradients) < 1e-12
 for decay in (0.0, 0.5):
     s = 1 - eta * decay
@@ -494,6 +539,7 @@ print("one step, without and with decay, to 1e-13: True")
 # Now whole runs, with the optimisers of `torch.optim`. Each covers the time $t = 2$ in $n$ steps. Gradient descent has the rate $t/n$.
 # The heavy ball, with $\gamma = 0.9$, has a tenth of it, so that it moves as fast. Adam lives by a clock of its own, and has the rate
 # $t/(4n)$.
+
 
 # %%
 def train(make, start, loss, n):
@@ -515,8 +561,14 @@ optimisers = {
     "Adam": lambda n: partial(torch.optim.Adam, lr=time / (4 * n), betas=(0.9, 0.99)),
 }
 steps = (40, 80, 160, 320)
-runs = {name: {n: train(make(n), start, loss, n) for n in steps} for name, make in optimisers.items()}
-drifts = {name: {n: imbalance(states[-1]) - imbalance(start) for n, states in by.items()} for name, by in runs.items()}
+runs = {
+    name: {n: train(make(n), start, loss, n) for n in steps}
+    for name, make in optimisers.items()
+}
+drifts = {
+    name: {n: imbalance(states[-1]) - imbalance(start) for n, states in by.items()}
+    for name, by in runs.items()
+}
 
 # %% [markdown]
 # What should come out? The integral $I = \int_0^t (A A^\top - B B^\top)$ can be had from the solver's path, by Simpson's rule. The drift
@@ -526,15 +578,24 @@ drifts = {name: {n: imbalance(states[-1]) - imbalance(start) for n, states in by
 
 # %% tags=["claim-lemma-5.1"]
 along = torch.func.vmap(gradient)(path)
-integrand = along["W_Q"] @ along["W_Q"].mT - along["W_K"] @ along["W_K"].mT            # (201, H, D, D)
+integrand = (
+    along["W_Q"] @ along["W_Q"].mT - along["W_K"] @ along["W_K"].mT
+)  # (201, H, D, D)
 I = torch.from_numpy(simpson(integrand.numpy(), x=np.linspace(0, time, 201), axis=0))
 for name, factor in (("gradient descent", 1), ("heavy ball", 19)):
     per_rate = {n: drifts[name][n] * n / time for n in steps}
     limit = 2 * per_rate[320] - per_rate[160]
     errors = [apart(per_rate[n], factor * I) for n in steps]
-    assert apart(limit, factor * I) < 0.05 and 0.4 * errors[2] < errors[3] < 0.6 * errors[2]
+    assert (
+        apart(limit, factor * I) < 0.05
+        and 0.4 * errors[2] < errors[3] < 0.6 * errors[2]
+    )
     print(f"{name}: drift / rate tends to {(limit * I).sum() / I.square().sum():.0f} I")
-assert drifts["Adam"][320].norm() > 0.5 * drifts["Adam"][40].norm() > 20 * drifts["gradient descent"][40].norm()
+assert (
+    drifts["Adam"][320].norm()
+    > 0.5 * drifts["Adam"][40].norm()
+    > 20 * drifts["gradient descent"][40].norm()
+)
 print("Adam's drift does not fall with its rate")
 
 # %% [markdown]
@@ -543,7 +604,10 @@ print("Adam's drift does not fall with its rate")
 
 # %%
 states = runs["heavy ball"][40]
-V = [{name: new[name] - old[name] for name in start} for old, new in zip(states, states[1:])]
+V = [
+    {name: new[name] - old[name] for name in start}
+    for old, new in zip(states, states[1:])
+]
 Phi = [imbalance(v) for v in V]
 rebuilt, Y = imbalance(start), torch.zeros(H, D, D, dtype=torch.float64)
 for n, (state, phi) in enumerate(zip(states[1:], Phi)):
@@ -560,18 +624,29 @@ print("heavy ball, 40 steps rebuilt to 1e-12: True")
 # choice but to follow those.
 
 # %%
-toy = {name: torch.tensor([[w]], dtype=torch.float64) for name, w in (("W_Q", -0.9), ("W_K", 1.9))}
+toy = {
+    name: torch.tensor([[w]], dtype=torch.float64)
+    for name, w in (("W_Q", -0.9), ("W_K", 1.9))
+}
 toy_loss = lambda p: (p["W_K"] * p["W_Q"] - 1).square().sum() / 2
 toy_flow = flow(toy_loss, toy, 4.0, 1e-12)
 assert (imbalance(toy_flow) - imbalance(toy)).abs().max() < 1e-10 and toy_loss(toy) > 3
 plane = {"flow": toy_flow}
-for name, make in {"gradient descent": partial(torch.optim.SGD, lr=0.1), "heavy ball": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
-                   "Adam": partial(torch.optim.Adam, lr=0.1, betas=(0.9, 0.99))}.items():
+for name, make in {
+    "gradient descent": partial(torch.optim.SGD, lr=0.1),
+    "heavy ball": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+    "Adam": partial(torch.optim.Adam, lr=0.1, betas=(0.9, 0.99)),
+}.items():
     states = train(make, toy, toy_loss, 150)
     plane[name] = {key: torch.stack([state[key] for state in states]) for key in toy}
     assert toy_loss(states[-1]) < 1e-2
-plane = {name: torch.cat((p["W_Q"], p["W_K"]), -1).squeeze(-2) for name, p in plane.items()}       # (n, 2)
-sizes = {name: {n: apart(imbalance(start) + d, imbalance(start)) for n, d in by.items()} for name, by in drifts.items()}
+plane = {
+    name: torch.cat((p["W_Q"], p["W_K"]), -1).squeeze(-2) for name, p in plane.items()
+}  # (n, 2)
+sizes = {
+    name: {n: apart(imbalance(start) + d, imbalance(start)) for n, d in by.items()}
+    for name, by in drifts.items()
+}
 per_step = time * float(I.norm() / imbalance(start).norm())
 predicted = {"gradient descent": per_step, "heavy ball": 19 * per_step}
 
@@ -590,28 +665,38 @@ figures.imbalance_paths(plane, sizes, predicted)
 # Sylvester equation, in the lines of the proposition. The third is `attnid.head_metrics`, which does all heads at once. The steps are a
 # random one, the signs of the gradient (Adam's first step), the gradient, and a null step.
 
+
 # %%
 def null_columns(W_Q, W_K, sign=-1):
     units = torch.eye(D * D, dtype=torch.float64).view(-1, D, D)
-    return torch.cat(((units @ W_Q).flatten(1), sign * (units.mT @ W_K).flatten(1)), 1).mT         # (2 D E, D D)
+    return torch.cat(
+        ((units @ W_Q).flatten(1), sign * (units.mT @ W_K).flatten(1)), 1
+    ).mT  # (2 D E, D D)
 
 
 def rho_by_basis(W_Q, W_K, dQ, dK, sign=-1):
-    step, basis = torch.cat((dQ.flatten(), dK.flatten())), torch.linalg.qr(null_columns(W_Q, W_K, sign)).Q
+    step, basis = (
+        torch.cat((dQ.flatten(), dK.flatten())),
+        torch.linalg.qr(null_columns(W_Q, W_K, sign)).Q,
+    )
     return (basis.mT @ step).square().sum() / step.square().sum()
 
 
 def sylvester(W_Q, W_K, dQ, dK):
     (p, u), (k, v) = torch.linalg.eigh(W_Q @ W_Q.mT), torch.linalg.eigh(W_K @ W_K.mT)
     R = v.mT @ (dQ @ W_Q.mT - W_K @ dK.mT) @ u
-    return v @ (R / (k[:, None] + p)) @ u.mT                                           # entry i, j over k_i + p_j
+    return v @ (R / (k[:, None] + p)) @ u.mT  # entry i, j over k_i + p_j
 
 
 # %%
 W_Q, W_K = start["W_Q"][0], start["W_K"][0]
 T = normal(4, D, D)
-directions = {"random": tuple(normal(5, 2, D, E)), "sign of the gradient": (A[0].sign(), B[0].sign()), "gradient": (A[0], B[0]),
-              "null": (T @ W_Q, -T.mT @ W_K)}
+directions = {
+    "random": tuple(normal(5, 2, D, E)),
+    "sign of the gradient": (A[0].sign(), B[0].sign()),
+    "gradient": (A[0], B[0]),
+    "null": (T @ W_Q, -T.mT @ W_K),
+}
 
 # %% [markdown]
 # The three agree to $10^{-10}$. A gradient has $\rho < 10^{-20}$, a null step has 1, and the sign of a gradient has something in between.
@@ -620,13 +705,24 @@ directions = {"random": tuple(normal(5, 2, D, E)), "sign of the gradient": (A[0]
 rhos = {}
 for name, (dQ, dK) in directions.items():
     S = sylvester(W_Q, W_K, dQ, dK)
-    by_sylvester = ((S @ W_Q).square().sum() + (S.mT @ W_K).square().sum()) / (dQ.square().sum() + dK.square().sum())
+    by_sylvester = ((S @ W_Q).square().sum() + (S.mT @ W_K).square().sum()) / (
+        dQ.square().sum() + dK.square().sum()
+    )
     rhos[name] = head_metrics(W_Q, W_K, W_Q + dQ, W_K + dK)["rho"]
-    solution = torch.linalg.lstsq(null_columns(W_Q, W_K), torch.cat((dQ.flatten(), dK.flatten()))[:, None]).solution
-    assert abs(rho_by_basis(W_Q, W_K, dQ, dK) - by_sylvester) < 1e-10 and abs(by_sylvester - rhos[name]) < 1e-10
+    solution = torch.linalg.lstsq(
+        null_columns(W_Q, W_K), torch.cat((dQ.flatten(), dK.flatten()))[:, None]
+    ).solution
+    assert (
+        abs(rho_by_basis(W_Q, W_K, dQ, dK) - by_sylvester) < 1e-10
+        and abs(by_sylvester - rhos[name]) < 1e-10
+    )
     assert (solution.view(D, D) - S).norm() < 1e-10 * (1 + S.norm())
     print(f"{name:>20}: rho = {rhos[name]:.2f}")
-assert rhos["gradient"] < 1e-20 and abs(rhos["null"] - 1) < 1e-12 and 0.01 < rhos["sign of the gradient"] < 0.99
+assert (
+    rhos["gradient"] < 1e-20
+    and abs(rhos["null"] - 1) < 1e-12
+    and 0.01 < rhos["sign of the gradient"] < 0.99
+)
 
 # %% [markdown]
 # ```{prf:remark} Departure from the paper
@@ -649,8 +745,13 @@ dQ, dK = directions["random"]
 R = dQ @ W_Q.mT - W_K @ dK.mT
 interchanged = v @ (v.mT @ R @ u / (p[:, None] + k)) @ u.mT
 solved = sylvester(W_Q, W_K, dQ, dK)
-assert apart(solved @ P + K @ solved, R) < 1e-12 and apart(interchanged @ P + K @ interchanged, R) > 0.01
-print(f"a gradient's share in the printed space: {printed:.2f}; with indices as printed the equation holds: False")
+assert (
+    apart(solved @ P + K @ solved, R) < 1e-12
+    and apart(interchanged @ P + K @ interchanged, R) > 0.01
+)
+print(
+    f"a gradient's share in the printed space: {printed:.2f}; with indices as printed the equation holds: False"
+)
 
 # %% [markdown]
 # **A mean and no bound.** For isotropic steps $\rho$ averages $D/(2E) = 1/(2H) = 1/4$. We draw 4,000, compare the mean to within 0.01,
@@ -665,7 +766,9 @@ law = beta_distribution(D**2 / 2, (2 * D * E - D**2) / 2)
 assert abs(sample.mean() - D / (2 * E)) < 0.01 and abs(law.mean() - D / (2 * E)) < 1e-12
 assert kstest(sample.numpy(), law.cdf).pvalue > 1e-3
 assert sample.min() < 0.1 and sample.max() > 0.5 and abs(rhos["null"] - 1) < 1e-12
-print(f"mean rho {sample.mean():.2f} = D/(2E) to 0.01; {(sample > D / (2 * E)).double().mean():.0%} of the steps lie above it")
+print(
+    f"mean rho {sample.mean():.2f} = D/(2E) to 0.01; {(sample > D / (2 * E)).double().mean():.0%} of the steps lie above it"
+)
 
 # %% [markdown]
 # ```{prf:remark} Departure from the paper
@@ -696,7 +799,10 @@ Z = normal(7, D, D)
 falls = {}
 for name, right in (("skew", Z - Z.mT), ("symmetric", Z + Z.mT)):
     S = torch.from_numpy(solve_sylvester(K.numpy(), P.numpy(), right.numpy()))
-    after = [head_metrics(W_Q, W_K, W_Q + h * S @ W_Q, W_K - h * S.mT @ W_K) for h in (1e-4, 5e-5)]
+    after = [
+        head_metrics(W_Q, W_K, W_Q + h * S @ W_Q, W_K - h * S.mT @ W_K)
+        for h in (1e-4, 5e-5)
+    ]
     assert abs(after[0]["rho"] - 1) < 1e-10
     falls[name] = float(after[0]["drift"] / after[1]["drift"])
 assert abs(falls["skew"] - 4) < 1e-2 and abs(falls["symmetric"] - 2) < 1e-2
@@ -704,7 +810,9 @@ units = torch.eye(D * D, dtype=torch.float64).view(-1, D, D)
 rates = units @ P + K @ units
 rank = int(torch.linalg.matrix_rank((rates + rates.mT).flatten(1), rtol=1e-10))
 assert rank == D * (D + 1) // 2 and D * D - rank == D * (D - 1) // 2
-print(f"half the step divides the drift by {falls['skew']:.1f} (skew) and {falls['symmetric']:.1f} (symmetric); seen {rank} of {D * D}")
+print(
+    f"half the step divides the drift by {falls['skew']:.1f} (skew) and {falls['symmetric']:.1f} (symmetric); seen {rank} of {D * D}"
+)
 
 # %% [markdown]
 # ```{prf:remark} Departure from the paper
@@ -720,6 +828,7 @@ print(f"half the step divides the drift by {falls['skew']:.1f} (skew) and {falls
 # form. With both of rank $D - 1$, $\mu$ is zero and there are eight. The step's $\rho$ is then still that of an orthonormal basis of what
 # is left.
 
+
 # %% tags=["claim-beta-tau-mu"]
 def deficient(W):
     U, s, Vh = torch.linalg.svd(W, full_matrices=False)
@@ -728,11 +837,21 @@ def deficient(W):
 
 dQ, dK = directions["random"]
 step = torch.cat((dQ.flatten(), dK.flatten()))
-for Q0, K0, family in ((W_Q, W_K, 9), (deficient(W_Q), W_K, 9), (deficient(W_Q), deficient(W_K), 8)):
-    metrics, (U, s, _) = head_metrics(Q0, K0, Q0 + dQ, K0 + dK), torch.linalg.svd(null_columns(Q0, K0), full_matrices=False)
+for Q0, K0, family in (
+    (W_Q, W_K, 9),
+    (deficient(W_Q), W_K, 9),
+    (deficient(W_Q), deficient(W_K), 8),
+):
+    metrics, (U, s, _) = (
+        head_metrics(Q0, K0, Q0 + dQ, K0 + dK),
+        torch.linalg.svd(null_columns(Q0, K0), full_matrices=False),
+    )
     inside = U[:, s > 1e-10 * s[0]]
     assert inside.shape[1] == family and (metrics["mu"] > 1e-3) == (family == 9)
-    assert abs((inside.mT @ step).square().sum() / step.square().sum() - metrics["rho"]) < 1e-10
+    assert (
+        abs((inside.mT @ step).square().sum() / step.square().sum() - metrics["rho"])
+        < 1e-10
+    )
     print(f"mu > 0: {bool(metrics['mu'] > 1e-3)}, null directions {family}")
 
 # %% [markdown]
@@ -747,14 +866,21 @@ for Q0, K0, family in ((W_Q, W_K, 9), (deficient(W_Q), W_K, 9), (deficient(W_Q),
 biased = Attention(6, 2, bias="qkvo")
 start_b, loss_b = imitation(biased)
 path_b = flow(loss_b, start_b, time, 1e-12)
-joint = lambda p: imbalance({"W_Q": with_bias(p["W_Q"], p["b_Q"]), "W_K": with_bias(p["W_K"], p["b_K"])})
+joint = lambda p: imbalance(
+    {"W_Q": with_bias(p["W_Q"], p["b_Q"]), "W_K": with_bias(p["W_K"], p["b_K"])}
+)
 outer = lambda b: b[..., :, None] * b[..., None, :]
 end_b = {name: states[-1] for name, states in path_b.items()}
 lost = imbalance(end_b) - imbalance(start_b)
-assert apart(joint(end_b), joint(start_b)) < 1e-10 and apart(end_b["b_K"], start_b["b_K"]) < 1e-10
+assert (
+    apart(joint(end_b), joint(start_b)) < 1e-10
+    and apart(end_b["b_K"], start_b["b_K"]) < 1e-10
+)
 assert lost.norm() > 0.01 * imbalance(start_b).norm()
 assert apart(-lost, outer(end_b["b_Q"]) - outer(start_b["b_Q"])) < 1e-8
-print(f"weights alone: the imbalance moves by {lost.norm() / imbalance(start_b).norm():.2f} of its norm; with biases by less than 1e-10")
+print(
+    f"weights alone: the imbalance moves by {lost.norm() / imbalance(start_b).norm():.2f} of its norm; with biases by less than 1e-10"
+)
 
 # %% [markdown]
 # For one step there are the identity of {prf:ref}`prop-conserved-bias` and its formula for $\rho$, the same at each rate; both hold to
@@ -762,17 +888,42 @@ print(f"weights alone: the imbalance moves by {lost.norm() / imbalance(start_b).
 
 # %% tags=["claim-rho"]
 g_b = torch.func.grad(loss_b)(start_b)
-Q0, K0, b, (A, B, a) = start_b["W_Q"], start_b["W_K"], start_b["b_Q"], (g_b[name] for name in ("W_Q", "W_K", "b_Q"))
+Q0, K0, b, (A, B, a) = (
+    start_b["W_Q"],
+    start_b["W_K"],
+    start_b["b_Q"],
+    (g_b[name] for name in ("W_Q", "W_K", "b_Q")),
+)
 first = a[:, :, None] * b[:, None, :]
 (p, u), (k, v) = torch.linalg.eigh(Q0 @ Q0.mT), torch.linalg.eigh(K0 @ K0.mT)
-formula = ((v.mT @ first @ u).square() / (k[..., None] + p[:, None])).sum((1, 2)) / (A.square() + B.square()).sum((1, 2))
+formula = ((v.mT @ first @ u).square() / (k[..., None] + p[:, None])).sum((1, 2)) / (
+    A.square() + B.square()
+).sum((1, 2))
 for eta in (1e-1, 1e-3):
     after = {name: t - eta * g_b[name] for name, t in start_b.items()}
-    assert apart(imbalance(after) - imbalance(start_b), eta * (first + first.mT) + eta**2 * (A @ A.mT - B @ B.mT)) < 1e-10
+    assert (
+        apart(
+            imbalance(after) - imbalance(start_b),
+            eta * (first + first.mT) + eta**2 * (A @ A.mT - B @ B.mT),
+        )
+        < 1e-10
+    )
     alone = head_metrics(Q0, K0, after["W_Q"], after["W_K"])["rho"]
-    both = [with_bias(q["W" + n], q["b" + n]) for q in (start_b, after) for n in ("_Q", "_K")]
-    assert apart(alone, formula) < 1e-10 and alone.min() > 1e-3 and head_metrics(*both)["rho"].max() < 1e-20
-print("rho of a gradient step, weights alone:", [round(float(r), 2) for r in alone], "- with biases below 1e-20")
+    both = [
+        with_bias(q["W" + n], q["b" + n])
+        for q in (start_b, after)
+        for n in ("_Q", "_K")
+    ]
+    assert (
+        apart(alone, formula) < 1e-10
+        and alone.min() > 1e-3
+        and head_metrics(*both)["rho"].max() < 1e-20
+    )
+print(
+    "rho of a gradient step, weights alone:",
+    [round(float(r), 2) for r in alone],
+    "- with biases below 1e-20",
+)
 
 # %% [markdown]
 # nanoGPT starts from $b_Q = 0$, where the first step has $\rho = 0$ either way. As $b_Q$ grows, so does the $\rho$ of plain gradient
@@ -780,19 +931,47 @@ print("rho of a gradient step, weights alone:", [round(float(r), 2) for r in alo
 # $\rho$ of the two heads at three steps of one run:
 
 # %%
-zero = start_b | {"b_Q": torch.zeros(H, D, dtype=torch.float64), "b_K": torch.zeros(H, D, dtype=torch.float64)}
+zero = start_b | {
+    "b_Q": torch.zeros(H, D, dtype=torch.float64),
+    "b_K": torch.zeros(H, D, dtype=torch.float64),
+}
 states = train(partial(torch.optim.SGD, lr=0.02), zero, loss_b, 101)
-grown = {n: float(head_metrics(*(q[w] for q in states[n:n + 2] for w in ("W_Q", "W_K")))["rho"].max()) for n in (0, 10, 100)}
+grown = {
+    n: float(
+        head_metrics(*(q[w] for q in states[n : n + 2] for w in ("W_Q", "W_K")))[
+            "rho"
+        ].max()
+    )
+    for n in (0, 10, 100)
+}
 assert grown[0] < 1e-20 and 1e-5 < grown[10] and grown[100] > 1e-4
-print({n: f"{rho:.1e}" for n, rho in grown.items() if n}, "after a first step with less than 1e-20")
+print(
+    {n: f"{rho:.1e}" for n, rho in grown.items() if n},
+    "after a first step with less than 1e-20",
+)
 
 # %%
 times = torch.linspace(0, time, 201, dtype=torch.float64)
-distance = lambda of, p: (of(p) - of({name: t[:1] for name, t in p.items()})).flatten(1).norm(dim=1) / of(p)[0].norm()
-curves = {"$E \\times E$, weights alone": distance(wrong, path_b), "$D \\times D$, weights alone": distance(imbalance, path_b),
-          "$D \\times D$, with biases": distance(joint, path_b)}
-assert curves["$D \\times D$, with biases"].max() < 1e-10 < 1e-2 < curves["$D \\times D$, weights alone"].max()
-marks = {"gradient": 0.0, "its signs": float(rhos["sign of the gradient"]), "null step": float(rhos["null"])}
+distance = lambda of, p: (
+    (of(p) - of({name: t[:1] for name, t in p.items()})).flatten(1).norm(dim=1)
+    / of(p)[0].norm()
+)
+curves = {
+    "$E \\times E$, weights alone": distance(wrong, path_b),
+    "$D \\times D$, weights alone": distance(imbalance, path_b),
+    "$D \\times D$, with biases": distance(joint, path_b),
+}
+assert (
+    curves["$D \\times D$, with biases"].max()
+    < 1e-10
+    < 1e-2
+    < curves["$D \\times D$, weights alone"].max()
+)
+marks = {
+    "gradient": 0.0,
+    "its signs": float(rhos["sign of the gradient"]),
+    "null step": float(rhos["null"]),
+}
 
 # %% mystnb={"image": {"alt": "Left: a histogram of rho for random steps, centred near a quarter and spread from a tenth to a half, with the smooth curve of a beta distribution on top and a dashed line at D over 2E; vertical marks show a gradient at zero, its signs in between, and a null step at one. Right: the change of three matrices along a flow with biases, on a logarithmic scale; the E by E matrix and the weights' imbalance rise above one percent, the imbalance with biases stays below 1e-12."}, "figure": {"caption": "Left: $\\rho$ of 4,000 isotropic steps, the beta distribution that it follows, and its mean $D/(2E)$ (dashed); three steps that are not isotropic are marked. Right: along the flow of a layer with biases, the relative change of three matrices. Only the imbalance of weights and biases together is conserved.", "name": "fig-rho-and-biases"}}
 figures.rho_and_biases(sample, law, D / (2 * E), marks, times, curves)
@@ -802,12 +981,12 @@ figures.rho_and_biases(sample, law, D / (2 * E), marks, times, curves)
 # is the trace of each plane's $2 \times 2$ block, two numbers of ten.
 
 # %%
-rotary = Attention(8, 2, rotary=(1.0, 0.3))                                            # D = 4
+rotary = Attention(8, 2, rotary=(1.0, 0.3))  # D = 4
 start_r, loss_r = imitation(rotary)
 g_r = torch.func.grad(loss_r)(start_r)
 half = g_r["W_Q"] @ start_r["W_Q"].mT - g_r["W_K"] @ start_r["W_K"].mT
-rate = half + half.mT                                                                  # minus the derivative of the imbalance
-planes = rate.diagonal(dim1=-2, dim2=-1).unflatten(-1, (2, 2)).sum(-1)                 # (H, planes)
+rate = half + half.mT  # minus the derivative of the imbalance
+planes = rate.diagonal(dim1=-2, dim2=-1).unflatten(-1, (2, 2)).sum(-1)  # (H, planes)
 assert rate.norm() > 0.1 and planes.abs().max() < 1e-12
 print("imbalance moves: True; the trace of each plane moves: False")
 
@@ -819,7 +998,11 @@ print("imbalance moves: True; the trace of each plane moves: False")
 orthogonal = torch.linalg.qr(normal(8, D, D)).Q
 signed = torch.diag(torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64))[[2, 0, 1]]
 respected = {}
-for change, S in {"signed permutation": signed, "orthogonal": orthogonal, "any other": normal(9, D, D)}.items():
+for change, S in {
+    "signed permutation": signed,
+    "orthogonal": orthogonal,
+    "any other": normal(9, D, D),
+}.items():
     move = lambda p: p | {"W_Q": S @ p["W_Q"], "W_K": torch.linalg.inv(S).mT @ p["W_K"]}
     for name, make in optimisers.items():
         ends = [train(make(100), p, loss, 20)[-1] for p in (start, move(start))]
@@ -827,7 +1010,11 @@ for change, S in {"signed permutation": signed, "orthogonal": orthogonal, "any o
         assert error < 1e-7 or error > 1e-3
         respected[change, name] = error < 1e-7
     print(f"{change:>18}:", [name for name in optimisers if respected[change, name]])
-assert sum(respected.values()) == 5 and respected["signed permutation", "Adam"] and not respected["orthogonal", "Adam"]
+assert (
+    sum(respected.values()) == 5
+    and respected["signed permutation", "Adam"]
+    and not respected["orthogonal", "Adam"]
+)
 
 # %% [markdown]
 # ## What it means
@@ -858,7 +1045,12 @@ assert sum(respected.values()) == 5 and respected["signed permutation", "Adam"] 
 
 # %% tags=["hide-cell"]
 values = lambda p: p["W_V"] @ p["W_V"].mT - p["W_O"].mT @ p["W_O"]
-assert apart(values(end), values(start)) < 1e-10 < 1e-3 < apart(values(end_b), values(start_b))
+assert (
+    apart(values(end), values(start))
+    < 1e-10
+    < 1e-3
+    < apart(values(end_b), values(start_b))
+)
 joint_values = lambda p: values(p) + outer(p["b_V"])
 assert apart(joint_values(end_b), joint_values(start_b)) < 1e-10
 assert apart(g_b["b_V"], torch.einsum("hec,e->hc", start_b["W_O"], g_b["b_O"])) < 1e-12
@@ -876,10 +1068,17 @@ print("value-output imbalance conserved, with biases: True")
 # ```
 
 # %% tags=["hide-cell"]
-case = TrainingConfig(5000, learning_rate=0.25, warmup=100, weight_decay=4e-4, optimizer="sgd")
-rates = torch.tensor([learning_rate_at(step, case) for step in range(case.steps)], dtype=torch.float64)
+case = TrainingConfig(
+    5000, learning_rate=0.25, warmup=100, weight_decay=4e-4, optimizer="sgd"
+)
+rates = torch.tensor(
+    [learning_rate_at(step, case) for step in range(case.steps)], dtype=torch.float64
+)
 factor = (1 - rates * case.weight_decay).square().prod()
-assert abs(factor - torch.exp(-2 * case.weight_decay * rates.sum())) < 1e-4 and abs(factor - 0.58) < 0.01
+assert (
+    abs(factor - torch.exp(-2 * case.weight_decay * rates.sum())) < 1e-4
+    and abs(factor - 0.58) < 0.01
+)
 print(f"beta shrinks to {factor:.2f} of itself")
 
 # %% [markdown]
@@ -896,21 +1095,40 @@ print(f"beta shrinks to {factor:.2f} of itself")
 # 0$; the round trip is a finite step along the orbit, invisible to $\beta$ and $\tau$.
 # ```
 
+
 # %% tags=["hide-cell"]
 def around(t, w):
     W_Q, W_K = w.reshape(2, 2, 2)
-    velocity = 0.5 * np.array([[-np.sin(t), np.cos(t)], [0.0, 0.0]])                   # of M: a circle in its first row
+    velocity = 0.5 * np.array(
+        [[-np.sin(t), np.cos(t)], [0.0, 0.0]]
+    )  # of M: a circle in its first row
     G = solve_sylvester(W_K.T @ W_K, W_Q.T @ W_Q, velocity)
     return np.stack((W_K @ G, W_Q @ G.T)).ravel()
 
 
-first = np.stack((np.array([[1.0, 0.2], [0.0, 0.8]]), np.array([[1.1, 0.0], [-0.3, 1.2]])))
+first = np.stack(
+    (np.array([[1.0, 0.2], [0.0, 0.8]]), np.array([[1.1, 0.0], [-0.3, 1.2]]))
+)
 Q0, K0 = first
-Q1, K1 = solve_ivp(around, (0, 2 * np.pi), first.ravel(), method="DOP853", rtol=1e-12, atol=1e-12).y[:, -1].reshape(2, 2, 2)
+Q1, K1 = (
+    solve_ivp(
+        around, (0, 2 * np.pi), first.ravel(), method="DOP853", rtol=1e-12, atol=1e-12
+    )
+    .y[:, -1]
+    .reshape(2, 2, 2)
+)
 S = Q1 @ np.linalg.inv(Q0)
-assert np.abs(K1.T @ Q1 - K0.T @ Q0).max() < 1e-9 and np.abs(Q1 @ Q1.T - K1 @ K1.T - Q0 @ Q0.T + K0 @ K0.T).max() < 1e-9
-assert np.abs(K1 - np.linalg.inv(S).T @ K0).max() < 1e-9 and np.abs(S - np.eye(2)).max() > 0.05
-print(f"same M, same imbalance; the weights have moved by {np.linalg.norm(Q1 - Q0) / np.linalg.norm(Q0):.2f} of their norm")
+assert (
+    np.abs(K1.T @ Q1 - K0.T @ Q0).max() < 1e-9
+    and np.abs(Q1 @ Q1.T - K1 @ K1.T - Q0 @ Q0.T + K0 @ K0.T).max() < 1e-9
+)
+assert (
+    np.abs(K1 - np.linalg.inv(S).T @ K0).max() < 1e-9
+    and np.abs(S - np.eye(2)).max() > 0.05
+)
+print(
+    f"same M, same imbalance; the weights have moved by {np.linalg.norm(Q1 - Q0) / np.linalg.norm(Q0):.2f} of their norm"
+)
 
 # %% [markdown]
 # **Next:** if the imbalance is ours to choose, we may as well choose it. {doc}`12_rebalancing` sets it to zero, without a change to the

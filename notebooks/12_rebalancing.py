@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Rebalancing
@@ -197,7 +202,15 @@ import tempfile
 
 import torch
 
-from attnid import Attention, act_query_key, figures, forward, head_metrics, measure, rebalance
+from attnid import (
+    Attention,
+    act_query_key,
+    figures,
+    forward,
+    head_metrics,
+    measure,
+    rebalance,
+)
 from attnid.layer.attention import random_inputs
 from attnid.layer.metrics import with_bias
 from attnid.training.data import load_corpus
@@ -220,6 +233,7 @@ def balanced_pair(W_Q, W_K):
 # C = W_Q A^\top + W_K B^\top = U_C \Sigma_C V_C^\top, \qquad Z = U_C V_C^\top .
 # $$
 
+
 # %%
 def nearest(A, B, W_Q, W_K):
     U, _, Vh = torch.linalg.svd(W_Q @ A.mT + W_K @ B.mT)
@@ -228,7 +242,9 @@ def nearest(A, B, W_Q, W_K):
 
 
 def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def near(found, expected, tolerance=1e-12):
@@ -243,10 +259,11 @@ def near(found, expected, tolerance=1e-12):
 # S = Z\, T^{1/2}, \qquad Z \text{ the orthogonal factor of } (I + T)\, P\, T^{1/2} .
 # $$
 
+
 # %%
-def power(G, exponent):                                   # of a positive definite matrix
+def power(G, exponent):  # of a positive definite matrix
     values, U = torch.linalg.eigh(G)
-    return U * values ** exponent @ U.mT
+    return U * values**exponent @ U.mT
 
 
 def balancing_S(W_Q, W_K):
@@ -266,9 +283,9 @@ by_svd = nearest(*balanced_pair(W_Q, W_K), W_Q, W_K)
 by_mean = act_query_key(balancing_S(W_Q, W_K), W_Q, W_K)
 for pair in (by_svd, by_mean):
     assert near(pair[0], A) and near(pair[1], B)
-assert near(B.mT @ A, M) and near(A @ A.mT, B @ B.mT)     # the product stays, P = K
+assert near(B.mT @ A, M) and near(A @ A.mT, B @ B.mT)  # the product stays, P = K
 again = rebalance(A, B)
-assert near(again[0], A) and near(again[1], B)            # twice moves nothing
+assert near(again[0], A) and near(again[1], B)  # twice moves nothing
 assert not near(A, W_Q, 0.1)
 print("QR and SVD, and the geometric mean: one balanced pair, to 1e-12")
 
@@ -285,6 +302,7 @@ print("QR and SVD, and the geometric mean: one balanced pair, to 1e-12")
 # others $D(D+1)/2$. We take the null directions from `measure`, which finds them in the layer's outputs and knows of no $S$; the generators
 # are the skew $T$, at a balanced pair.
 
+
 # %%
 def rank(matrix, rtol=1e-8):
     return int(torch.linalg.matrix_rank(matrix, rtol=rtol))
@@ -298,8 +316,13 @@ def skew_units(D):
 
 def moved_and_kept(attention, p, quantity):
     """Null directions in the queries and keys of one head that change quantity(W_Q, W_K), and that keep it: two dimensions."""
-    null = [measure(attention, parameters=p).null_space[name][:, 0] for name in ("W_Q", "W_K")]
-    change = lambda dQ, dK: torch.func.jvp(quantity, (p["W_Q"][0], p["W_K"][0]), (dQ, dK))[1].flatten()
+    null = [
+        measure(attention, parameters=p).null_space[name][:, 0]
+        for name in ("W_Q", "W_K")
+    ]
+    change = lambda dQ, dK: torch.func.jvp(
+        quantity, (p["W_Q"][0], p["W_K"][0]), (dQ, dK)
+    )[1].flatten()
     moved = rank(torch.stack([change(dQ, dK) for dQ, dK in zip(*null)]))
     return moved, rank(torch.cat([part.flatten(1) for part in null], 1)) - moved
 
@@ -324,6 +347,7 @@ for d in (1, 2, 3, 4):
 # {prf:ref}`prop-least-norm` against an optimiser that is told nothing of it: L-BFGS over all entries of $S$, from five random starts. Every
 # start must end at $2 \|M\|_*$, to $10^{-10}$, and at a balanced pair, to $10^{-6}$. Which one differs from start to start.
 
+
 # %%
 def squared_norm(S):
     q, k = act_query_key(S, W_Q, W_K)
@@ -332,7 +356,13 @@ def squared_norm(S):
 
 def shortest(S):
     S = S.clone().requires_grad_()
-    search = torch.optim.LBFGS([S], max_iter=500, tolerance_grad=1e-12, tolerance_change=1e-16, line_search_fn="strong_wolfe")
+    search = torch.optim.LBFGS(
+        [S],
+        max_iter=500,
+        tolerance_grad=1e-12,
+        tolerance_change=1e-16,
+        line_search_fn="strong_wolfe",
+    )
 
     def closure():
         search.zero_grad()
@@ -347,7 +377,9 @@ def shortest(S):
 # %% tags=["claim-rebalancing"]
 least = 2 * torch.linalg.svdvals(M).sum()
 assert near(A.square().sum() + B.square().sum(), least)
-found = [act_query_key(shortest(normal(seed, D, D)), W_Q, W_K) for seed in range(10, 15)]
+found = [
+    act_query_key(shortest(normal(seed, D, D)), W_Q, W_K) for seed in range(10, 15)
+]
 for q, k in found:
     assert near(q.square().sum() + k.square().sum(), least, 1e-10)
     assert near(q @ q.mT, k @ k.mT, 1e-6)
@@ -382,12 +414,25 @@ assert near(slope(difference / difference.norm()), 2 * difference.norm(), 1e-10)
 
 # %%
 times = torch.linspace(-0.8, 0.8, 33, dtype=torch.float64)
-along = lambda X: torch.stack([sum(part.square().sum() for part in act_query_key(torch.linalg.matrix_exp(t * X), A, B)) for t in times])
+along = lambda X: torch.stack(
+    [
+        sum(
+            part.square().sum()
+            for part in act_query_key(torch.linalg.matrix_exp(t * X), A, B)
+        )
+        for t in times
+    ]
+)
 symmetric = [X / X.norm() for X in (G + G.mT for G in normal(4, 4, D, D))]
 skew = [X / X.norm() for X in (G - G.mT for G in normal(5, 2, D, D))]
-curves = {"symmetric $X$": [along(X) / least for X in symmetric], "skew $X$": [along(X) / least for X in skew]}
+curves = {
+    "symmetric $X$": [along(X) / least for X in symmetric],
+    "skew $X$": [along(X) / least for X in skew],
+}
 for curve in curves["symmetric $X$"]:
-    assert bool((curve.diff().diff() > 0).all()) and curve.argmin() == 16    # convex, and least at t = 0
+    assert (
+        bool((curve.diff().diff() > 0).all()) and curve.argmin() == 16
+    )  # convex, and least at t = 0
 for curve in curves["skew $X$"]:
     assert bool((curve - 1).abs().max() < 1e-12)
 
@@ -401,10 +446,12 @@ figures.rebalancing_orbit(times, curves)
 # balanced pair one starts from, and rotations of the old weights carry over. Third, what the pair stands on: $C$ is nonsingular.
 
 # %% tags=["claim-rebalancing"]
-distance = lambda q, k: ((q - W_Q).square().sum((-2, -1)) + (k - W_K).square().sum((-2, -1))).sqrt()
+distance = lambda q, k: (
+    (q - W_Q).square().sum((-2, -1)) + (k - W_K).square().sum((-2, -1))
+).sqrt()
 G = normal(6, 2000, D, D)
 U, _, Vh = torch.linalg.svd(G)
-Z = U @ Vh                                                # rotations, half of them with a reflection
+Z = U @ Vh  # rotations, half of them with a reflection
 small = torch.linalg.matrix_exp(0.05 * (G - G.mT))
 for turns in (Z, small):
     assert bool((distance(turns @ A, turns @ B) > distance(A, B)).all())
@@ -412,7 +459,11 @@ assert {round(float(d)) for d in torch.linalg.det(Z)} == {-1, 1}
 for turn in Z[:20]:
     restarted = nearest(turn @ A, turn @ B, W_Q, W_K)
     turned = rebalance(turn @ W_Q, turn @ W_K)
-    assert near(restarted[0], A) and near(turned[0], turn @ A) and near(turned[1], turn @ B)
+    assert (
+        near(restarted[0], A)
+        and near(turned[0], turn @ A)
+        and near(turned[1], turn @ B)
+    )
 assert torch.linalg.svdvals(W_Q @ A.mT + W_K @ B.mT)[-1] > 0.1
 
 # %% [markdown]
@@ -425,7 +476,9 @@ q, k = act_query_key(normal(7, D, D), W_Q, W_K)
 elsewhere = rebalance(q, k)
 assert near(elsewhere[1].mT @ elsewhere[0], M, 1e-10) and not near(elsewhere[0], A, 0.1)
 turn = elsewhere[0] @ torch.linalg.pinv(A)
-assert near(turn @ turn.mT, torch.eye(D, dtype=torch.float64), 1e-10) and near(turn @ B, elsewhere[1], 1e-10)
+assert near(turn @ turn.mT, torch.eye(D, dtype=torch.float64), 1e-10) and near(
+    turn @ B, elsewhere[1], 1e-10
+)
 
 # %% [markdown]
 # ### A whole network
@@ -436,7 +489,9 @@ assert near(turn @ turn.mT, torch.eye(D, dtype=torch.float64), 1e-10) and near(t
 
 # %%
 corpus = load_corpus("embedded")
-config = GPTConfig(len(corpus.vocabulary), block_size=32, n_layer=2, n_head=2, n_embd=16, bias=True)
+config = GPTConfig(
+    len(corpus.vocabulary), block_size=32, n_layer=2, n_head=2, n_embd=16, bias=True
+)
 
 
 def small_gpt(seed):
@@ -444,7 +499,7 @@ def small_gpt(seed):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "c_attn" in name:                          # larger than at the start of training, biases too
+            if "c_attn" in name:  # larger than at the start of training, biases too
                 parameter.normal_(0, 0.3, generator=generator)
     return model
 
@@ -456,14 +511,21 @@ def beta(W_Q, W_K):
 
 tokens = get_batch(corpus.train, 32, 4, torch.Generator().manual_seed(8))[0]
 model = small_gpt(9)
-before, weights = model(tokens)[0].detach(), [head_weights(model, layer) for layer in range(2)]
+before, weights = (
+    model(tokens)[0].detach(),
+    [head_weights(model, layer) for layer in range(2)],
+)
 
 # %% tags=["claim-rebalancing", "claim-rebalancing-biases"]
 fused = model.transformer.h[0].attn.c_attn.weight
 memory, values, old_beta = fused.data_ptr(), fused[32:].clone(), beta(*query_key(model))
 optimizer = torch.optim.AdamW(model.parameters())
 rebalance_model(model, optimizer)
-assert fused is model.transformer.h[0].attn.c_attn.weight and fused.data_ptr() == memory and torch.equal(fused[32:], values)
+assert (
+    fused is model.transformer.h[0].attn.c_attn.weight
+    and fused.data_ptr() == memory
+    and torch.equal(fused[32:], values)
+)
 assert near(model(tokens)[0], before)
 assert bool((beta(*query_key(model)) < 1e-12 * old_beta).all())
 print(f"{old_beta.numel()} heads balanced, logits kept to 1e-12")
@@ -484,13 +546,24 @@ lost = lambda pair, old: float((exact(*pair) - old).norm() / old.norm())
 
 def costs(exponent, dtype):
     """Relative change of the product: weights as rounded; S applied in the format; rounded once. And kappa(S)."""
-    S0 = turns[0] * torch.logspace(-exponent / 2, exponent / 2, D, dtype=torch.float64) @ turns[1].mT
+    S0 = (
+        turns[0]
+        * torch.logspace(-exponent / 2, exponent / 2, D, dtype=torch.float64)
+        @ turns[1].mT
+    )
     pair = [part.to(dtype) for part in act_query_key(torch.linalg.inv(S0), A, B)]
     q, k = (part.double() for part in pair)
     result, S = rebalance(*pair), balancing_S(q, k)
-    assert result.condition ** 2 <= torch.linalg.cond(q) * torch.linalg.cond(k) * (1 + 1e-9)
+    assert result.condition**2 <= torch.linalg.cond(q) * torch.linalg.cond(k) * (
+        1 + 1e-9
+    )
     in_format = S.to(dtype) @ pair[0], torch.linalg.inv(S).mT.to(dtype) @ pair[1]
-    return lost(pair, M), lost(in_format, exact(*pair)), lost(result, exact(*pair)), float(result.condition)
+    return (
+        lost(pair, M),
+        lost(in_format, exact(*pair)),
+        lost(result, exact(*pair)),
+        float(result.condition),
+    )
 
 
 # %%
@@ -498,10 +571,14 @@ for dtype, exponents in ((torch.float32, (0, 2, 4)), (torch.bfloat16, (0, 1, 2))
     unit = torch.finfo(dtype).eps / 2
     for exponent in exponents:
         stored, in_format, once, condition = costs(exponent, dtype)
-        assert abs(condition / 10 ** exponent - 1) < 0.1 and once < unit
-        assert in_format < 3 * unit * condition and (exponent == 0 or (in_format > 3 * unit and stored > unit))
-        print(f"{str(dtype)[6:]:9} condition 1e{exponent}: rounded once, below one rounding unit: {once < unit}; in the format: "
-              f"{'below' if in_format < 3 * unit else 'above'} three")
+        assert abs(condition / 10**exponent - 1) < 0.1 and once < unit
+        assert in_format < 3 * unit * condition and (
+            exponent == 0 or (in_format > 3 * unit and stored > unit)
+        )
+        print(
+            f"{str(dtype)[6:]:9} condition 1e{exponent}: rounded once, below one rounding unit: {once < unit}; in the format: "
+            f"{'below' if in_format < 3 * unit else 'above'} three"
+        )
 
 # %% [markdown]
 # Two errors grow with $\kappa(S)$, and rebalancing done with care has neither. Applying $S$ in a short format loses $\kappa(S)$ rounding
@@ -518,38 +595,56 @@ for dtype, exponents in ((torch.float32, (0, 2, 4)), (torch.bfloat16, (0, 1, 2))
 # %%
 frequencies = (1.0, 0.3, 0.1)
 rotary = Attention(10, 1, head_dim=6, rotary=frequencies)
-p, x = rotary.random_parameters(seed=17), random_inputs(rotary, batch=4, length=8, seed=18)
+p, x = (
+    rotary.random_parameters(seed=17),
+    random_inputs(rotary, batch=4, length=8, seed=18),
+)
 q, k = p["W_Q"][0], p["W_K"][0]
-lengths = lambda W: W.view(3, -1).norm(dim=1)             # of the D/2 complex rows
+lengths = lambda W: W.view(3, -1).norm(dim=1)  # of the D/2 complex rows
 s = (lengths(k) / lengths(q)).sqrt().repeat_interleave(2)[:, None]
 q_new, k_new = rebalance(q, k, rotary=frequencies)
-assert near(q_new, s * q) and near(k_new, k / s) and near(lengths(q_new), lengths(k_new))
+assert (
+    near(q_new, s * q) and near(k_new, k / s) and near(lengths(q_new), lengths(k_new))
+)
 y = forward(rotary, p, x)
 assert near(forward(rotary, p | {"W_Q": q_new[None], "W_K": k_new[None]}, x), y)
-assert beta(q_new, k_new) > 0.1 * beta(q, k)              # P - K does not vanish: most of it is out of reach
+assert beta(q_new, k_new) > 0.1 * beta(
+    q, k
+)  # P - K does not vanish: most of it is out of reach
 
 # %% [markdown]
 # The counts change with the pattern of the angles, and `measure` finds them in the outputs. Where $n$ planes turn alike, the null
 # directions number $2n^2$ and the balanced ones, a unitary group, $n^2$. The quantity to be balanced is the Hermitian Gram matrix of each
 # class of planes.
 
+
 # %%
 def class_grams(classes):
     """The real and imaginary parts of Q Q^* - K K^*, one class of planes after the other."""
-    rows = lambda W, planes: torch.complex(W[[2 * i for i in planes]], W[[2 * i + 1 for i in planes]])
+    rows = lambda W, planes: torch.complex(
+        W[[2 * i for i in planes]], W[[2 * i + 1 for i in planes]]
+    )
     gram = lambda W, planes: rows(W, planes) @ rows(W, planes).mH
     flat = lambda G: torch.view_as_real(G).flatten()
-    return lambda q, k: torch.cat([flat(gram(q, planes) - gram(k, planes)) for planes in classes])
+    return lambda q, k: torch.cat(
+        [flat(gram(q, planes) - gram(k, planes)) for planes in classes]
+    )
 
 
-for angles, classes in (((1.0, 0.3, 0.1), ([0], [1], [2])), ((1.0, 1.0, 0.1), ([0, 1], [2])), ((1.0, 1.0, 1.0), ([0, 1, 2],))):
+for angles, classes in (
+    ((1.0, 0.3, 0.1), ([0], [1], [2])),
+    ((1.0, 1.0, 0.1), ([0, 1], [2])),
+    ((1.0, 1.0, 1.0), ([0, 1, 2],)),
+):
     head = Attention(8, 1, head_dim=6, value_dim=1, rotary=angles)
     p = head.random_parameters(seed=19)
     q, k = rebalance(p["W_Q"], p["W_K"], rotary=angles)
     assert class_grams(classes)(q[0], k[0]).abs().max() < 1e-12
     moved, kept = moved_and_kept(head, p | {"W_Q": q, "W_K": k}, class_grams(classes))
     assert moved == kept == sum(len(planes) ** 2 for planes in classes)
-    print(f"angles {angles}: {moved} null directions change the balance, {kept} keep it")
+    print(
+        f"angles {angles}: {moved} null directions change the balance, {kept} keep it"
+    )
 
 # %% [markdown]
 # ## The sawtooth
@@ -563,7 +658,7 @@ for angles, classes in (((1.0, 0.3, 0.1), ([0], [1], [2])), ((1.0, 1.0, 0.1), ([
 # with $\eta$ and with $\eta/2$: twice the steps, each with a quarter of the {term}`drift`, so half of $\beta$ at the end.
 
 # %%
-target = normal(20, E, E) / E ** 0.5
+target = normal(20, E, E) / E**0.5
 loss_of = lambda q, k: (k.mT @ q / D - target).square().mean()
 
 
@@ -591,7 +686,10 @@ cases = ("adamw", "rebalanced", "cleared", "moved")
 with tempfile.TemporaryDirectory() as folder:
     records = {case: run(Job("smoke", case), folder) for case in cases}
 steps = records["adamw"].step
-betas = {case: torch.from_numpy(record.heads["beta"]).flatten(1) for case, record in records.items()}   # (measured, heads)
+betas = {
+    case: torch.from_numpy(record.heads["beta"]).flatten(1)
+    for case, record in records.items()
+}  # (measured, heads)
 joint = torch.from_numpy(records["rebalanced"].heads["joint_beta"]).flatten(1)
 after_move = torch.tensor([step > 0 and step % 20 == 0 for step in steps])
 between = torch.tensor([step > 20 and step % 20 != 0 for step in steps])
@@ -599,18 +697,31 @@ between = torch.tensor([step > 20 and step % 20 != 0 for step in steps])
 # %%
 start = betas["adamw"][0]
 for case in ("rebalanced", "moved"):
-    assert bool((betas[case][after_move] < 1e-6 * start).all())          # zero, but for float32 weights
-    assert bool((betas[case][between] > 1e-2 * start).all())             # and gone again five steps later
-    assert bool((betas[case][between].view(-1, 3, 4).diff(dim=1) > 0).all())   # each head, from one measurement to the next
+    assert bool(
+        (betas[case][after_move] < 1e-6 * start).all()
+    )  # zero, but for float32 weights
+    assert bool(
+        (betas[case][between] > 1e-2 * start).all()
+    )  # and gone again five steps later
+    assert bool(
+        (betas[case][between].view(-1, 3, 4).diff(dim=1) > 0).all()
+    )  # each head, from one measurement to the next
 for case in ("adamw", "cleared"):
-    assert bool((betas[case] > 0.5 * start).all())                       # never near zero
+    assert bool((betas[case] > 0.5 * start).all())  # never near zero
     assert betas[case][-1].mean() > 1.1 * start.mean()
-assert bool((joint[after_move].mean(1).diff() > 0).all()) and joint[after_move][-1].mean() > 0.1 * start.mean()
+assert (
+    bool((joint[after_move].mean(1).diff() > 0).all())
+    and joint[after_move][-1].mean() > 0.1 * start.mean()
+)
 for i in range(4):
-    assert torch.equal(betas[cases[i]][:4], betas["adamw"][:4])          # the same until the first move
+    assert torch.equal(
+        betas[cases[i]][:4], betas["adamw"][:4]
+    )  # the same until the first move
 
 # %% mystnb={"image": {"alt": "Left: beta against the step. AdamW and the control with cleared state stay near their start and then rise slowly. The rebalanced run and the control that keeps its moments fall to zero every twenty steps and climb in between, with ever smaller teeth. Right: from the first move on, the rebalanced run's beta of the weights falls to zero at each move; with biases it falls too, but from the second move on it stops clearly above zero."}, "figure": {"caption": "A sawtooth, live. Left: $\\beta$ of each head (thin) and their mean (thick) in four runs of 100 steps, moved every 20 (dotted lines); what moves the weights makes the teeth, and clearing the optimiser's state does not. Right: the rebalanced run from its first move on, on another scale, beside the joint $\\beta$ of weights with biases, which rebalancing of the weights does not bring to zero.", "name": "fig-sawtooth"}}
-figures.sawtooth(steps, {records[case].settings["title"]: betas[case] for case in cases}, joint, 20)
+figures.sawtooth(
+    steps, {records[case].settings["title"]: betas[case] for case in cases}, joint, 20
+)
 
 # %% [markdown]
 # In {numref}`fig-sawtooth` the left panel is the paper's sawtooth, with its controls: a tooth appears where weights are moved, with or
@@ -623,20 +734,31 @@ figures.sawtooth(steps, {records[case].settings["title"]: betas[case] for case i
 # verify it by automatic differentiation on the whole network, reading $S$ off the weights.
 
 # %%
-model, batch = small_gpt(21), get_batch(corpus.train, 32, 8, torch.Generator().manual_seed(22))
+model, batch = (
+    small_gpt(21),
+    get_batch(corpus.train, 32, 8, torch.Generator().manual_seed(22)),
+)
 
 
-def gradients(model):                                     # with biases as one more column, (layers, H, D, E + 1) each
+def gradients(model):  # with biases as one more column, (layers, H, D, E + 1) each
     model.zero_grad()
     model(*batch)[1].backward()
-    return [with_bias(query_key(model, gradient=True)[i], query_key(model, "bias", gradient=True)[i]) for i in range(2)]
+    return [
+        with_bias(
+            query_key(model, gradient=True)[i],
+            query_key(model, "bias", gradient=True)[i],
+        )
+        for i in range(2)
+    ]
 
 
 old_Q, g_Q, g_K = query_key(model)[0], *gradients(model)
 rebalance_model(model, torch.optim.AdamW(model.parameters()))
-S = query_key(model)[0] @ torch.linalg.pinv(old_Q)        # (layers, H, D, D)
+S = query_key(model)[0] @ torch.linalg.pinv(old_Q)  # (layers, H, D, D)
 new_g_Q, new_g_K = gradients(model)
-assert near(new_g_Q, torch.linalg.inv(S).mT @ g_Q, 1e-8) and near(new_g_K, S @ g_K, 1e-8)
+assert near(new_g_Q, torch.linalg.inv(S).mT @ g_Q, 1e-8) and near(
+    new_g_K, S @ g_K, 1e-8
+)
 assert not near(new_g_Q, g_Q, 0.1)
 
 # %% [markdown]
@@ -649,11 +771,13 @@ assert not near(new_g_Q, g_Q, 0.1)
 # other in the second.
 
 # %%
-eighth_turn = torch.tensor([[1.0, 1.0], [-1.0, 1.0]], dtype=torch.float64) / 2 ** 0.5
+eighth_turn = torch.tensor([[1.0, 1.0], [-1.0, 1.0]], dtype=torch.float64) / 2**0.5
 first, second = torch.tensor([1.0, 1.0]).double(), torch.tensor([1.0, -1.0]).double()
 assert torch.equal(first.square(), second.square())
 turned = [(torch.linalg.inv(eighth_turn).mT @ g).square() for g in (first, second)]
-assert (turned[0] - torch.tensor([2.0, 0.0])).abs().max() < 1e-12 and (turned[1] - torch.tensor([0.0, 2.0])).abs().max() < 1e-12
+assert (turned[0] - torch.tensor([2.0, 0.0])).abs().max() < 1e-12 and (
+    turned[1] - torch.tensor([0.0, 2.0])
+).abs().max() < 1e-12
 
 # %% [markdown]
 # Only where $S$ is a diagonal matrix times a permutation do squares suffice. So there are two honest ways: clear the moments, as the paper
@@ -698,11 +822,22 @@ model = small_gpt(9)
 for layer, old in enumerate(weights):
     q, k = rebalance(old["W_Q"], old["W_K"])
     seen = lambda W_K: torch.einsum("hde,hd->he", W_K, old["b_Q"])
-    assert near(k.mT @ q, old["W_K"].mT @ old["W_Q"]) and not near(seen(k), seen(old["W_K"]), 0.1)
+    assert near(k.mT @ q, old["W_K"].mT @ old["W_Q"]) and not near(
+        seen(k), seen(old["W_K"]), 0.1
+    )
     set_head_weights(model, layer, W_Q=q, W_K=k)
 assert not near(model(tokens)[0], before, 1e-3)
-for layer, old in enumerate(weights):                     # now let the biases follow
-    set_head_weights(model, layer, **dict(zip(("W_Q", "W_K", "b_Q", "b_K"), rebalance(*(old[n] for n in ("W_Q", "W_K", "b_Q", "b_K"))))))
+for layer, old in enumerate(weights):  # now let the biases follow
+    set_head_weights(
+        model,
+        layer,
+        **dict(
+            zip(
+                ("W_Q", "W_K", "b_Q", "b_K"),
+                rebalance(*(old[n] for n in ("W_Q", "W_K", "b_Q", "b_K"))),
+            )
+        ),
+    )
 assert near(model(tokens)[0], before)
 print("weights alone: other logits; with biases: the same, to 1e-12")
 
@@ -716,10 +851,15 @@ print("weights alone: other logits; with biases: the same, to 1e-12")
 b_Q, b_K = normal(24, D), normal(25, D)
 q, k, c_Q, c_K = rebalance(W_Q, W_K, b_Q, b_K)
 left = torch.outer(c_Q, c_Q) - torch.outer(c_K, c_K)
-assert near(gram_difference(with_bias(q, c_Q), with_bias(k, c_K)), left, 1e-10) and left.norm() > 0.1
+assert (
+    near(gram_difference(with_bias(q, c_Q), with_bias(k, c_K)), left, 1e-10)
+    and left.norm() > 0.1
+)
 j_Q, j_K = rebalance(with_bias(W_Q, b_Q), with_bias(W_K, b_K))
 old_scores = with_bias(W_K, b_K).mT @ with_bias(W_Q, b_Q)
-assert near(j_K.mT @ j_Q, old_scores) and near(with_bias(k, c_K).mT @ with_bias(q, c_Q), old_scores)
+assert near(j_K.mT @ j_Q, old_scores) and near(
+    with_bias(k, c_K).mT @ with_bias(q, c_Q), old_scores
+)
 assert beta(j_Q, j_K) < 1e-12 and beta(j_Q[:, :-1], j_K[:, :-1]) > 0.1
 
 # %% [markdown]
@@ -737,7 +877,9 @@ assert beta(j_Q, j_K) < 1e-12 and beta(j_Q[:, :-1], j_K[:, :-1]) > 0.1
 # %%
 p = rotary.random_parameters(seed=17)
 q, k = rebalance(p["W_Q"], p["W_K"])
-assert near(k.mT @ q, p["W_K"].mT @ p["W_Q"]) and not near(forward(rotary, p | {"W_Q": q, "W_K": k}, x), y, 0.01)
+assert near(k.mT @ q, p["W_K"].mT @ p["W_Q"]) and not near(
+    forward(rotary, p | {"W_Q": q, "W_K": k}, x), y, 0.01
+)
 
 # %% [markdown]
 # **No full rank.** Give $W_Q$ of the head above rank $D - 1$. QR and SVD do not mind: there are balanced factors with the same product, and
@@ -751,7 +893,11 @@ thin = U[:, :-1] * sigma[:-1] @ Vh[:-1]
 result = rebalance(thin, W_K)
 q, k = result
 assert (rank(thin), rank(W_K), rank(q, 1e-6), rank(k, 1e-6)) == (D - 1, D, D - 1, D - 1)
-assert near(k.mT @ q, W_K.mT @ thin) and near(q @ q.mT, k @ k.mT) and torch.isinf(result.condition)
+assert (
+    near(k.mT @ q, W_K.mT @ thin)
+    and near(q @ q.mT, k @ k.mT)
+    and torch.isinf(result.condition)
+)
 c = W_K.mT @ b_Q
 assert (c - k.mT @ torch.linalg.pinv(k.mT, rtol=1e-6) @ c).norm() > 0.1 * c.norm()
 try:
@@ -765,12 +911,13 @@ except ValueError as error:
 # $\kappa(S)$ grows like $\varepsilon^{-1/2}$, as part 3 of {prf:ref}`prop-balanced-orbit` allows. The paper's $\mu$ is the warning light:
 # it vanishes only if both $P$ and $K$ are singular, so it does not even light up here.
 
+
 # %%
 def weakened(epsilon):
     return U * torch.cat((sigma[:-1], epsilon * sigma[-1:])) @ Vh
 
 
-conditions = [float(rebalance(weakened(10.0 ** -n), W_K).condition) for n in (4, 6, 8)]
+conditions = [float(rebalance(weakened(10.0**-n), W_K).condition) for n in (4, 6, 8)]
 for nearer, further in zip(conditions, conditions[1:]):
     assert abs(further / nearer - 10) < 0.1
 assert head_metrics(thin, W_K, thin, W_K)["mu"] > 0.1
@@ -826,8 +973,13 @@ assert near(q.norm(), (row_Q.norm() * row_K.norm()).sqrt())
 # %% tags=["hide-cell"]
 symmetric_S = lambda q, k: power(balancing_S(q, k).mT @ balancing_S(q, k), 0.5)
 q, k = act_query_key(symmetric_S(W_Q, W_K), W_Q, W_K)
-assert near(q @ q.mT, k @ k.mT, 1e-10) and 1.0001 < distance(q, k) / distance(A, B) < 1.01
-diagonal = [torch.diag(normal(seed, D).exp()) @ torch.linalg.qr(normal(seed + 1, E, D)).Q.mT for seed in (28, 30)]   # P, K diagonal
+assert (
+    near(q @ q.mT, k @ k.mT, 1e-10) and 1.0001 < distance(q, k) / distance(A, B) < 1.01
+)
+diagonal = [
+    torch.diag(normal(seed, D).exp()) @ torch.linalg.qr(normal(seed + 1, E, D)).Q.mT
+    for seed in (28, 30)
+]  # P, K diagonal
 assert near(balancing_S(*diagonal), symmetric_S(*diagonal), 1e-10)
 
 # %% [markdown]
@@ -846,7 +998,9 @@ assert near(balancing_S(*diagonal), symmetric_S(*diagonal), 1e-10)
 once = balanced_pair(W_Q, W_K)
 twice = balanced_pair(*once)
 signs = (once[0] * twice[0]).sum(1).sign()
-assert near(signs[:, None] * twice[0], once[0], 1e-10) and near(signs[:, None] * twice[1], once[1], 1e-10)
+assert near(signs[:, None] * twice[0], once[0], 1e-10) and near(
+    signs[:, None] * twice[1], once[1], 1e-10
+)
 assert distance(*once) > 1.2 * distance(A, B)
 
 # %% [markdown]

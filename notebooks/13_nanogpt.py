@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # nanoGPT
@@ -91,7 +96,13 @@ import torch
 from attnid import figures
 from attnid.training.experiments import PAPER_CASES, PRESETS, RATES, Job, run
 from attnid.training.records import read_records
-from attnid.training.statistics import equivalence, paired, power_law, sign_flip_p, t_interval
+from attnid.training.statistics import (
+    equivalence,
+    paired,
+    power_law,
+    sign_flip_p,
+    t_interval,
+)
 from attnid.training.run import TrainingConfig, learning_rate_at
 
 runs = read_records(Path("results") / "laptop")
@@ -102,13 +113,18 @@ for key in ("data", "data_sha256", "torch", "device"):
 for name, seeds in runs.items():
     print(f"{name:24}{len(seeds):3} seeds")
 assert all(len(runs[case]) >= 10 for case in PAPER_CASES)
-assert {r.settings["model"]["dropout"] for seeds in runs.values() for r in seeds.values()} == {0.0} and PRESETS["paper"].model["dropout"] == 0.2
+assert {
+    r.settings["model"]["dropout"] for seeds in runs.values() for r in seeds.values()
+} == {0.0} and PRESETS["paper"].model["dropout"] == 0.2
 
 # %% [markdown]
 # The first four of the six cases in one picture, {numref}`fig-four-cases`, as the paper draws them.
 
 # %% tags=["claim-four-cases", "claim-fig-2"] mystnb={"image": {"alt": "A grid of small plots, a row for each of four cases. SGD keeps beta and tau near where they start and rho near 1e-5; AdamW lets beta and tau of every layer wander, rho near 0.03; rebalancing makes beta fall to zero every 200 steps and keeps tau near zero. The losses of AdamW with and without rebalancing look alike."}, "figure": {"caption": "The paper's Figure 2 from our records: every head of every seed (thin), and the median of each layer (thick). Dashed: $1/(2H)$. Only the first four of the six cases are shown.", "name": "fig-four-cases"}}
-paper_cases = {PAPER_CASES[case].title: runs[case] for case in ("sgd", "sgd-decay", "adamw", "rebalanced")}
+paper_cases = {
+    PAPER_CASES[case].title: runs[case]
+    for case in ("sgd", "sgd-decay", "adamw", "rebalanced")
+}
 figures.four_cases(paper_cases, 1 / (2 * H))
 
 # %% [markdown]
@@ -127,7 +143,10 @@ after_warmup = lambda record: record.step >= record.settings["training"]["warmup
 
 def per_seed(case, name, reduce):
     """One number a seed: reduce(values (measured steps after warm-up, layers, H))."""
-    return {seed: float(reduce(record.heads[name][after_warmup(record)])) for seed, record in runs[case].items()}
+    return {
+        seed: float(reduce(record.heads[name][after_warmup(record)]))
+        for seed, record in runs[case].items()
+    }
 
 
 def summary(case, name, reduce):
@@ -136,7 +155,9 @@ def summary(case, name, reduce):
 
 for name, bound in (("rho", 0.02), ("joint_rho", 1e-6)):
     worst = per_seed("sgd", name, np.max)
-    print(f"{name:9}: mean {summary('sgd', name, np.mean)}; largest after warm-up {max(worst.values()):.1e}")
+    print(
+        f"{name:9}: mean {summary('sgd', name, np.mean)}; largest after warm-up {max(worst.values()):.1e}"
+    )
     assert max(worst.values()) < bound / (2 * H)
 
 # %%
@@ -146,19 +167,43 @@ for case in ("sgd", "sgd-decay", "adamw"):
     for name in ("beta", "joint_beta"):
         kept[case, name] = summary(case, name, change)
         print(f"{case:9} {name:10} relative change over the run {kept[case, name]}")
-worst = {name: max(float(np.abs(r.heads[name][-1] / r.heads[name][0] - 1).max()) for r in runs["sgd"].values()) for name in ("beta", "joint_beta")}
-print(f"sgd, the head that changes most: beta {worst['beta']:.2f}, joint beta {worst['joint_beta']:.2f}")
-assert kept["sgd", "joint_beta"].high < 0.05 < 1 < kept["adamw", "joint_beta"].low and worst["joint_beta"] < worst["beta"]
+worst = {
+    name: max(
+        float(np.abs(r.heads[name][-1] / r.heads[name][0] - 1).max())
+        for r in runs["sgd"].values()
+    )
+    for name in ("beta", "joint_beta")
+}
+print(
+    f"sgd, the head that changes most: beta {worst['beta']:.2f}, joint beta {worst['joint_beta']:.2f}"
+)
+assert (
+    kept["sgd", "joint_beta"].high < 0.05 < 1 < kept["adamw", "joint_beta"].low
+    and worst["joint_beta"] < worst["beta"]
+)
 
 # %% [markdown]
 # SGD's steps lie off the null space to rounding once the biases are counted in, and in the mean to two parts in a hundred thousand when they are not. A mean
 # over all heads hides where $\beta$ moves, so here it is layer by layer:
 
 # %%
-by_layer = {name: np.array([np.abs(r.heads[name][-1] / r.heads[name][0] - 1).mean(1) for r in runs["sgd"].values()]) for name in worst}  # (seeds, layers)
+by_layer = {
+    name: np.array(
+        [
+            np.abs(r.heads[name][-1] / r.heads[name][0] - 1).mean(1)
+            for r in runs["sgd"].values()
+        ]
+    )
+    for name in worst
+}  # (seeds, layers)
 for name, changes in by_layer.items():
-    print(f"sgd {name:10} relative change by layer: {'; '.join(str(t_interval(layer)) for layer in changes.T)}")
-assert abs(by_layer["beta"][:, 0].mean() - 0.084) < 1e-3 and abs(by_layer["joint_beta"][:, 0].mean() - 0.048) < 1e-3
+    print(
+        f"sgd {name:10} relative change by layer: {'; '.join(str(t_interval(layer)) for layer in changes.T)}"
+    )
+assert (
+    abs(by_layer["beta"][:, 0].mean() - 0.084) < 1e-3
+    and abs(by_layer["joint_beta"][:, 0].mean() - 0.048) < 1e-3
+)
 assert max(changes[:, 1:].mean(0).max() for changes in by_layer.values()) < 0.002
 assert abs(worst["beta"] - 0.42) < 0.005 and abs(worst["joint_beta"] - 0.24) < 0.005
 
@@ -172,16 +217,45 @@ assert abs(worst["beta"] - 0.42) < 0.005 and abs(worst["joint_beta"] - 0.24) < 0
 
 # %%
 settings = TrainingConfig(**laptop.training | PAPER_CASES["sgd-decay"].training)
-factor = np.prod([(1 - learning_rate_at(step, settings) * settings.weight_decay) ** 2 for step in range(runs["sgd-decay"][0].step[-1])])
-ratio = lambda case, name: {seed: float(np.median(r.heads[name][-1] / r.heads[name][0])) for seed, r in runs[case].items()}
-shrunk = t_interval([ratio("sgd-decay", "beta")[seed] / ratio("sgd", "beta")[seed] for seed in runs["sgd"]])
-print(f"predicted factor {factor:.4f}, measured, by the median head of each seed: {shrunk}")
+factor = np.prod(
+    [
+        (1 - learning_rate_at(step, settings) * settings.weight_decay) ** 2
+        for step in range(runs["sgd-decay"][0].step[-1])
+    ]
+)
+ratio = lambda case, name: {
+    seed: float(np.median(r.heads[name][-1] / r.heads[name][0]))
+    for seed, r in runs[case].items()
+}
+shrunk = t_interval(
+    [
+        ratio("sgd-decay", "beta")[seed] / ratio("sgd", "beta")[seed]
+        for seed in runs["sgd"]
+    ]
+)
+print(
+    f"predicted factor {factor:.4f}, measured, by the median head of each seed: {shrunk}"
+)
 last_first = lambda record: record.heads["beta"][-1] / record.heads["beta"][0]
-of_heads = np.array([last_first(runs["sgd-decay"][seed]) / last_first(record) for seed, record in runs["sgd"].items()])  # (seeds, layers, H)
+of_heads = np.array(
+    [
+        last_first(runs["sgd-decay"][seed]) / last_first(record)
+        for seed, record in runs["sgd"].items()
+    ]
+)  # (seeds, layers, H)
 for layer in range(laptop.model["n_layer"]):
-    print(f"layer {layer + 1}: the heads' own factors lie from {of_heads[:, layer].min():.4f} to {of_heads[:, layer].max():.4f}")
-assert abs(shrunk.estimate - factor) < 0.01 and np.abs(of_heads[:, 1:] - factor).max() < 0.002
-assert abs(of_heads.min() - 0.802) < 1e-3 and abs(of_heads.max() - 0.873) < 1e-3 and of_heads[:, 0].max() == of_heads.max()
+    print(
+        f"layer {layer + 1}: the heads' own factors lie from {of_heads[:, layer].min():.4f} to {of_heads[:, layer].max():.4f}"
+    )
+assert (
+    abs(shrunk.estimate - factor) < 0.01
+    and np.abs(of_heads[:, 1:] - factor).max() < 0.002
+)
+assert (
+    abs(of_heads.min() - 0.802) < 1e-3
+    and abs(of_heads.max() - 0.873) < 1e-3
+    and of_heads[:, 0].max() == of_heads.max()
+)
 
 # %% [markdown]
 # The median head does what the schedule says, and so does every head beyond the first layer, to 0.002. Single heads of the first layer, where finite steps
@@ -197,12 +271,25 @@ assert abs(of_heads.min() - 0.802) < 1e-3 and abs(of_heads.max() - 0.873) < 1e-3
 means = {case: summary(case, "rho", np.mean) for case in PAPER_CASES}
 for case, mean in means.items():
     largest = max(per_seed(case, "rho", np.max).values())
-    print(f"{case:10} mean rho {mean}, largest after warm-up {largest:.3f}; 1/(2H) = {1 / (2 * H):.3f}")
-above = [sum(int((r.heads["rho"] > 1 / (2 * H))[late(r)].sum()) for r in runs[case].values())
-         for case, late in (("adamw", after_warmup), ("sgd-decay", lambda record: ~after_warmup(record)))]
-print(f"values above 1/(2H): {above[0]} under AdamW; {above[1]} under SGD with decay, during its warm-up")
-assert means["adamw"].low > 10 * means["sgd-decay"].high > 10 * means["sgd"].high and means["adamw"].high < 0.5 / (2 * H)
-assert 0 < above[0] < 10 and max(per_seed("adamw", "rho", np.max).values()) < 1.5 / (2 * H)
+    print(
+        f"{case:10} mean rho {mean}, largest after warm-up {largest:.3f}; 1/(2H) = {1 / (2 * H):.3f}"
+    )
+above = [
+    sum(int((r.heads["rho"] > 1 / (2 * H))[late(r)].sum()) for r in runs[case].values())
+    for case, late in (
+        ("adamw", after_warmup),
+        ("sgd-decay", lambda record: ~after_warmup(record)),
+    )
+]
+print(
+    f"values above 1/(2H): {above[0]} under AdamW; {above[1]} under SGD with decay, during its warm-up"
+)
+assert means["adamw"].low > 10 * means["sgd-decay"].high > 10 * means[
+    "sgd"
+].high and means["adamw"].high < 0.5 / (2 * H)
+assert 0 < above[0] < 10 and max(per_seed("adamw", "rho", np.max).values()) < 1.5 / (
+    2 * H
+)
 
 # %% [markdown]
 # Of 30,400 values under AdamW three lie above. In the first steps of the warm-up SGD with decay comes as high: its gradients are then so small that a step is
@@ -211,25 +298,47 @@ assert 0 < above[0] < 10 and max(per_seed("adamw", "rho", np.max).values()) < 1.
 # ### 4 and 5. $\tau$ by layer, and $\mu$
 
 # %%
-spread = {seed: record.heads["tau"][-1].max(1) - record.heads["tau"][-1].min(1) for seed, record in runs["adamw"].items()}  # (layers,) a seed
-by_layer = [t_interval([values[layer] for values in spread.values()]) for layer in range(laptop.model["n_layer"])]
+spread = {
+    seed: record.heads["tau"][-1].max(1) - record.heads["tau"][-1].min(1)
+    for seed, record in runs["adamw"].items()
+}  # (layers,) a seed
+by_layer = [
+    t_interval([values[layer] for values in spread.values()])
+    for layer in range(laptop.model["n_layer"])
+]
 for layer, interval in enumerate(by_layer, 1):
     print(f"layer {layer}: spread of tau over heads {interval}")
 first = np.array([values[0] - values[1:].max() for values in spread.values()])
-print(f"first layer's minus the largest other: {t_interval(first)}, p = {sign_flip_p(first):.3f}")
-wider = paired({seed: values.mean() for seed, values in spread.items()}, {seed: np.ptp(r.heads["tau"][-1], 1).mean() for seed, r in runs["sgd"].items()})
-print(f"spread at the end, mean of layers, AdamW - SGD: {t_interval(wider)}, p = {sign_flip_p(wider):.3f}")
+print(
+    f"first layer's minus the largest other: {t_interval(first)}, p = {sign_flip_p(first):.3f}"
+)
+wider = paired(
+    {seed: values.mean() for seed, values in spread.items()},
+    {seed: np.ptp(r.heads["tau"][-1], 1).mean() for seed, r in runs["sgd"].items()},
+)
+print(
+    f"spread at the end, mean of layers, AdamW - SGD: {t_interval(wider)}, p = {sign_flip_p(wider):.3f}"
+)
 assert t_interval(first).low > 0 and t_interval(wider).low > 0.5
-ends = np.array([record.heads["tau"][-1] for record in runs["adamw"].values()])  # (seeds, layers, H)
+ends = np.array(
+    [record.heads["tau"][-1] for record in runs["adamw"].values()]
+)  # (seeds, layers, H)
 start = max(np.abs(record.heads["tau"][0]).max() for record in runs["adamw"].values())
 both = ((ends > start).any(-1) & (ends < -start).any(-1)).sum(0)
 signs = ((ends > 0).any(-1) & (ends < 0).any(-1)).sum(0)
-print(f"seeds of {len(ends)} with heads of both signs, by layer: {signs.tolist()}; on both sides of the start's largest |tau|, {start:.2f}: {both.tolist()}")
+print(
+    f"seeds of {len(ends)} with heads of both signs, by layer: {signs.tolist()}; on both sides of the start's largest |tau|, {start:.2f}: {both.tolist()}"
+)
 print(f"heads of positive tau: {(ends > 0).sum()} of {ends.size}")
 assert signs.tolist() == [10, 10, 7, 10] and both[0] == 10
-least = min(float(r.heads["mu"].min()) for case in PAPER_CASES for r in runs[case].values())
+least = min(
+    float(r.heads["mu"].min()) for case in PAPER_CASES for r in runs[case].values()
+)
 print(f"least mu of all heads, steps, seeds and cases: {least:.3f}")
-last_mu = {case: {seed: float(r.heads["mu"][-1].mean()) for seed, r in runs[case].items()} for case in ("rebalanced", "adamw")}
+last_mu = {
+    case: {seed: float(r.heads["mu"][-1].mean()) for seed, r in runs[case].items()}
+    for case in ("rebalanced", "adamw")
+}
 raised = t_interval(paired(last_mu["rebalanced"], last_mu["adamw"]))
 print(f"mean mu at the end, rebalanced - AdamW: {raised}")
 assert least > 0.005 and raised.low > 0
@@ -241,12 +350,20 @@ assert least > 0.005 and raised.low > 0
 # interval that lies within it. We take 0.02 nats per character, about one per cent of the loss; the margin was fixed when one seed had been seen.
 
 # %% tags=["claim-control"]
-final = {case: {seed: record.final_loss for seed, record in runs[case].items()} for case in PAPER_CASES}
+final = {
+    case: {seed: record.final_loss for seed, record in runs[case].items()}
+    for case in PAPER_CASES
+}
 rows = {}
 for case in ("rebalanced", "cleared", "moved"):
     differences = paired(final[case], final["adamw"])
-    test, rows[f"{case} - adamw"] = equivalence(differences, 0.02), (differences, t_interval(differences, 0.9))
-    print(f"{case:10} - adamw: {t_interval(differences)}; equivalent within 0.02: p = {test.p:.1e}; different: p = {sign_flip_p(differences):.2f}")
+    test, rows[f"{case} - adamw"] = (
+        equivalence(differences, 0.02),
+        (differences, t_interval(differences, 0.9)),
+    )
+    print(
+        f"{case:10} - adamw: {t_interval(differences)}; equivalent within 0.02: p = {test.p:.1e}; different: p = {sign_flip_p(differences):.2f}"
+    )
     assert test.p < 0.01
 print(f"adamw - sgd: {t_interval(paired(final['adamw'], final['sgd']))}")
 
@@ -259,8 +376,13 @@ figures.intervals(rows, 0.02, "difference of the validation loss, nats per chara
 
 # %%
 half = lambda a, b, c, d: (paired(final[a], final[b]) + paired(final[c], final[d])) / 2
-cost = {"clearing": half("rebalanced", "moved", "cleared", "adamw"), "moving": half("rebalanced", "cleared", "moved", "adamw")}
-for what, differences in (cost | {"clearing - moving": cost["clearing"] - cost["moving"]}).items():
+cost = {
+    "clearing": half("rebalanced", "moved", "cleared", "adamw"),
+    "moving": half("rebalanced", "cleared", "moved", "adamw"),
+}
+for what, differences in (
+    cost | {"clearing - moving": cost["clearing"] - cost["moving"]}
+).items():
     print(f"{what:17}: {t_interval(differences)}, p = {sign_flip_p(differences):.2f}")
 
 # %% [markdown]
@@ -274,14 +396,28 @@ record = runs["rebalanced"][0]
 teeth = np.isin(record.step, np.arange(200, 2000, 200))
 for case in ("rebalanced", "moved"):
     assert all(r.heads["beta"][teeth].max() < 1e-6 for r in runs[case].values())
-    assert all(np.median(r.heads["beta"][np.roll(teeth, -1)]) > 1e-2 for r in runs[case].values())
-assert all((r.heads["beta"][1:] > 0.5 * r.heads["beta"][:-1]).all() for r in runs["cleared"].values())
+    assert all(
+        np.median(r.heads["beta"][np.roll(teeth, -1)]) > 1e-2
+        for r in runs[case].values()
+    )
+assert all(
+    (r.heads["beta"][1:] > 0.5 * r.heads["beta"][:-1]).all()
+    for r in runs["cleared"].values()
+)
 before = np.roll(teeth, -1)
-size = lambda case: {seed: float(np.abs(r.heads["tau"][before]).mean()) for seed, r in runs[case].items()}
+size = lambda case: {
+    seed: float(np.abs(r.heads["tau"][before]).mean()) for seed, r in runs[case].items()
+}
 for case in ("sgd", "adamw", "cleared", "rebalanced", "moved"):
-    print(f"{case:10} mean |tau| just before the moves {t_interval(list(size(case).values()))}")
-beta_end = lambda case: {seed: float(r.heads["beta"][-1].mean()) for seed, r in runs[case].items()}
-print(f"beta at the end, cleared - adamw: {t_interval(paired(beta_end('cleared'), beta_end('adamw')))}")
+    print(
+        f"{case:10} mean |tau| just before the moves {t_interval(list(size(case).values()))}"
+    )
+beta_end = lambda case: {
+    seed: float(r.heads["beta"][-1].mean()) for seed, r in runs[case].items()
+}
+print(
+    f"beta at the end, cleared - adamw: {t_interval(paired(beta_end('cleared'), beta_end('adamw')))}"
+)
 assert t_interval(paired(size("adamw"), size("rebalanced"))).low > 0
 
 # %% [markdown]
@@ -289,8 +425,14 @@ assert t_interval(paired(size("adamw"), size("rebalanced"))).low > 0
 
 # %% tags=["claim-fig-3"] mystnb={"image": {"alt": "Four panels with three bands each over training: gradient norms of key weights near 1e-2, of query biases near 1e-3, of key biases near 1e-10 for SGD and 1e-9 for AdamW."}, "figure": {"caption": "The paper's Figure 3 from our records: gradient norms of a head's query and key biases, and of its key weights for scale. Lines are the medians of each seed, bands go from the least to the largest head.", "name": "fig-bias-gradients-in-training"}}
 for case in PAPER_CASES:
-    key = max(float((r.heads["gradient_b_K"] / r.heads["gradient_W_K"]).max()) for r in runs[case].values())
-    query = min(float(np.median(r.heads["gradient_b_Q"] / r.heads["gradient_W_Q"])) for r in runs[case].values())
+    key = max(
+        float((r.heads["gradient_b_K"] / r.heads["gradient_W_K"]).max())
+        for r in runs[case].values()
+    )
+    query = min(
+        float(np.median(r.heads["gradient_b_Q"] / r.heads["gradient_W_Q"]))
+        for r in runs[case].values()
+    )
     assert key < 1e-5 and query > 1e-3, (case, key, query)
 figures.bias_gradients_in_training(paper_cases)
 
@@ -305,21 +447,29 @@ figures.bias_gradients_in_training(paper_cases)
 # two seeds of the same runs, from the same weights and batches, in double precision.
 
 # %% tags=["claim-fig-4"] mystnb={"image": {"alt": "Four panels with the four learning rates as colours: the loss falls more slowly at lower rates; rho of the weights alone lies between 1e-5 and 1e-7, higher for higher rates, rho with biases falls to between 1e-8 and 1e-11 and rises again as the rate decays; the drift is lower for lower rates."}, "figure": {"caption": "The paper's Figure 4 from our records: SGD at four rates, single precision, the median over heads for every seed. Dashed: $1/(2H)$. The floor of the drift at 8e-9 is rounding.", "name": "fig-rates"}}
-name = lambda rate, suffix="": ("sgd" if rate == 0.25 else f"sgd-rate-{rate:g}") + suffix
+name = lambda rate, suffix="": (
+    ("sgd" if rate == 0.25 else f"sgd-rate-{rate:g}") + suffix
+)
 rates = {rate: {seed: runs[name(rate)][seed] for seed in range(6)} for rate in RATES}
 twins = {rate: runs[name(rate, "-float64")] for rate in RATES}
 figures.rate_sweep(rates, 1 / (2 * H))
 
 # %%
 for rate in RATES:
-    gaps = [np.max(np.abs(r.heads["joint_drift"] / r.heads["drift_predicted"] - 1)) for r in twins[rate].values()]
-    print(f"rate {rate:<6}: drift and prediction in float64 agree to 1e-3, the records' digits: {max(gaps) < 1.1e-3}")
+    gaps = [
+        np.max(np.abs(r.heads["joint_drift"] / r.heads["drift_predicted"] - 1))
+        for r in twins[rate].values()
+    ]
+    print(
+        f"rate {rate:<6}: drift and prediction in float64 agree to 1e-3, the records' digits: {max(gaps) < 1.1e-3}"
+    )
     assert max(gaps) < 1.1e-3
 
 # %% [markdown]
 # So each step obeys the law: from given weights, the drift is exactly quadratic in the rate. Does the drift of a *run* "fall as the square"? A run at
 # another rate visits other weights, whose gradients are others. Gradient flow, clipped as these gradients are, would be at one point at one time $t = \sum \eta$,
 # whatever the rate. So we compare neighbouring rates at the same steps and at the same times.
+
 
 # %%
 def rate_and_time(record):
@@ -342,9 +492,15 @@ def exponent(seed, pair, start, end):
 
 # %%
 powers = {}
-for label, window in (("same steps", (0, np.inf)), ("times 30 to 55", (30, 55)), ("times 40 to 68", (40, 68))):
+for label, window in (
+    ("same steps", (0, np.inf)),
+    ("times 30 to 55", (30, 55)),
+    ("times 40 to 68", (40, 68)),
+):
     for pair in zip(RATES, RATES[1:]):
-        powers[label, pair] = t_interval([exponent(seed, pair, *window) for seed in range(6)])
+        powers[label, pair] = t_interval(
+            [exponent(seed, pair, *window) for seed in range(6)]
+        )
         print(f"{label}, {pair[0]:<5} to {pair[1]:<6}: power {powers[label, pair]}")
     assert powers[label, RATES[2:]].low > powers[label, RATES[:2]].high + 1
 
@@ -365,8 +521,15 @@ for label, window in (("same steps", (0, np.inf)), ("times 30 to 55", (30, 55)),
 pair = {"float32": runs["sgd"], "float64": runs["sgd-float64"]}
 late = slice(-50, None)
 for label in ("rho", "joint_rho"):
-    middle = {p: t_interval([float(np.median(seeds[s].heads[label][late])) for s in pair["float64"]]) for p, seeds in pair.items()}
-    print(f"{label:9} late, float32: {middle['float32'].estimate:.0e}, float64: {middle['float64'].estimate:.0e}")
+    middle = {
+        p: t_interval(
+            [float(np.median(seeds[s].heads[label][late])) for s in pair["float64"]]
+        )
+        for p, seeds in pair.items()
+    }
+    print(
+        f"{label:9} late, float32: {middle['float32'].estimate:.0e}, float64: {middle['float64'].estimate:.0e}"
+    )
     ratio = middle["float32"].estimate / middle["float64"].estimate
     assert 0.5 < ratio < 2 if label == "rho" else ratio > 1e9
 figures.twins(pair["float32"][0], pair["float64"][0])
@@ -374,14 +537,30 @@ figures.twins(pair["float32"][0], pair["float64"][0])
 # %%
 excess = {}
 for rate in RATES:
-    single, double = ([np.median(runs[name(rate, s)][seed].heads["rho"][-30:]) for seed in range(2)] for s in ("", "-float64"))
+    single, double = (
+        [np.median(runs[name(rate, s)][seed].heads["rho"][-30:]) for seed in range(2)]
+        for s in ("", "-float64")
+    )
     excess[rate] = [a / b for a, b in zip(single, double)]
-    print(f"rate {rate:<6}: late rho of the weights, float32 over float64: {', '.join(f'{value:.1f}' for value in excess[rate])}")
-assert all(0.5 < value < 2 for rate in RATES[:2] for value in excess[rate]) and min(excess[RATES[-1]]) > 2
+    print(
+        f"rate {rate:<6}: late rho of the weights, float32 over float64: {', '.join(f'{value:.1f}' for value in excess[rate])}"
+    )
+assert (
+    all(0.5 < value < 2 for rate in RATES[:2] for value in excess[rate])
+    and min(excess[RATES[-1]]) > 2
+)
 
 # %%
-key = {p: max(float((r.heads["gradient_b_K"] / r.heads["gradient_W_K"]).max()) for r in seeds.values()) for p, seeds in pair.items()}
-print(f"largest key-bias gradient, relative to the weights': float32 {key['float32']:.0e}, float64 {key['float64']:.0e}")
+key = {
+    p: max(
+        float((r.heads["gradient_b_K"] / r.heads["gradient_W_K"]).max())
+        for r in seeds.values()
+    )
+    for p, seeds in pair.items()
+}
+print(
+    f"largest key-bias gradient, relative to the weights': float32 {key['float32']:.0e}, float64 {key['float64']:.0e}"
+)
 assert key["float64"] < 1e-13 < 1e-9 < key["float32"]
 
 # %% [markdown]
@@ -393,11 +572,18 @@ assert key["float64"] < 1e-13 < 1e-9 < key["float32"]
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
-    live = {case: run(Job("smoke", case), folder) for case in ("sgd", "adamw", "rebalanced")}
+    live = {
+        case: run(Job("smoke", case), folder) for case in ("sgd", "adamw", "rebalanced")
+    }
 for case, record in live.items():
-    moved = np.abs(record.heads["joint_beta"][-1] / record.heads["joint_beta"][0] - 1).max()
+    moved = np.abs(
+        record.heads["joint_beta"][-1] / record.heads["joint_beta"][0] - 1
+    ).max()
     print(f"{case:10} joint beta changes by more than 1 %: {moved > 0.01}")
-assert [np.abs(r.heads["joint_beta"][-1] / r.heads["joint_beta"][0] - 1).max() > 0.01 for r in live.values()] == [False, True, True]
+assert [
+    np.abs(r.heads["joint_beta"][-1] / r.heads["joint_beta"][0] - 1).max() > 0.01
+    for r in live.values()
+] == [False, True, True]
 
 # %% [markdown]
 # ## On a GPU: the paper's own size
@@ -412,7 +598,10 @@ assert [np.abs(r.heads["joint_beta"][-1] / r.heads["joint_beta"][0] - 1).max() >
 # %%
 folder, cases = Path("results"), ("sgd", "sgd-decay", "adamw", "rebalanced")
 if torch.cuda.is_available():
-    own = {PAPER_CASES[case].title: {0: run(Job("paper", case), folder, device="cuda")} for case in cases}
+    own = {
+        PAPER_CASES[case].title: {0: run(Job("paper", case), folder, device="cuda")}
+        for case in cases
+    }
 else:
     print("no GPU here: nothing is trained")
 
@@ -463,10 +652,20 @@ if torch.cuda.is_available():
 # ```
 
 # %% tags=["hide-cell"]
-teeth = np.arange(400, 2000, 200) - 10  # just before each rebalancing, the first interval left out
-growth = {seed: np.array([r.heads["beta"][r.step == at].mean() for at in teeth]) for seed, r in runs["rebalanced"].items()}
+teeth = (
+    np.arange(400, 2000, 200) - 10
+)  # just before each rebalancing, the first interval left out
+growth = {
+    seed: np.array([r.heads["beta"][r.step == at].mean() for at in teeth])
+    for seed, r in runs["rebalanced"].items()
+}
 settings = TrainingConfig(**laptop.training | PAPER_CASES["rebalanced"].training)
-rate = np.array([np.mean([learning_rate_at(step, settings) for step in range(at - 190, at)]) for at in teeth])
+rate = np.array(
+    [
+        np.mean([learning_rate_at(step, settings) for step in range(at - 190, at)])
+        for at in teeth
+    ]
+)
 power = t_interval([power_law(rate, values) for values in growth.values()])
 print(f"growth of beta between rebalancings goes as the mean rate to the power {power}")
 assert 1 < power.low and power.high < 1.1  # nearly: slightly steeper
@@ -481,8 +680,13 @@ assert 1 < power.low and power.high < 1.1  # nearly: slightly steeper
 # ```
 
 # %% tags=["hide-cell"]
-least = next(n for n in range(2, 20) if 2 / 2 ** n < 0.01)
-assert sign_flip_p(np.arange(1.0, least + 1)) == 2 / 2 ** least < 0.01 < sign_flip_p(np.arange(1.0, least))
+least = next(n for n in range(2, 20) if 2 / 2**n < 0.01)
+assert (
+    sign_flip_p(np.arange(1.0, least + 1))
+    == 2 / 2**least
+    < 0.01
+    < sign_flip_p(np.arange(1.0, least))
+)
 print(f"{least} seeds")
 
 # %% [markdown]
@@ -497,7 +701,11 @@ print(f"{least} seeds")
 # %% tags=["hide-cell"]
 differences, interval = rows["rebalanced - adamw"]
 smallest = max(abs(interval.low), abs(interval.high))
-assert equivalence(differences, 1.001 * smallest).p < 0.05 < equivalence(differences, 0.999 * smallest).p
+assert (
+    equivalence(differences, 1.001 * smallest).p
+    < 0.05
+    < equivalence(differences, 0.999 * smallest).p
+)
 print(f"{smallest:.4f} nats per character")
 
 # %% [markdown]

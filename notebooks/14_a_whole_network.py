@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # A whole network
@@ -189,7 +194,9 @@ from attnid import GPT, GPTConfig, count, figures, generators, measure
 from attnid.layer.directions import flatten
 from attnid.network import Network, NullSpace, random_parameters
 
-small = GPTConfig(7, 5, n_layer=1, n_head=2, n_embd=4, mlp_width=4, bias=False, tied=False)
+small = GPTConfig(
+    7, 5, n_layer=1, n_head=2, n_embd=4, mlp_width=4, bias=False, tied=False
+)
 E = small.n_embd
 p = random_parameters(small, seed=1)
 network = Network(small)  # parameters, tokens (B, T) -> log-probabilities (B, T, V)
@@ -227,12 +234,21 @@ def rotate(p, Q):
 # %%
 P = torch.eye(E, dtype=torch.float64) - 1 / E
 A = P @ (lambda B: B - B.T)(normal(E, E)) @ P
-before, after = network(p, tokens), network(rotate(p, torch.linalg.matrix_exp(A)), tokens)
+before, after = (
+    network(p, tokens),
+    network(rotate(p, torch.linalg.matrix_exp(A)), tokens),
+)
 assert (after - before).abs().max() < 1e-12
-loose = network(rotate(p, torch.linalg.qr(normal(E, E)).Q), tokens)  # moves the all-ones direction
+loose = network(
+    rotate(p, torch.linalg.qr(normal(E, E)).Q), tokens
+)  # moves the all-ones direction
 assert (loose - before).abs().max() > 0.1
-moved = (rotate(p, torch.linalg.matrix_exp(A))["lm_head.weight"] - p["lm_head.weight"]).norm() / p["lm_head.weight"].norm()
-print(f"the head's weights moved by {100 * moved:.0f} % of their size, the log-probabilities by less than 1e-12")
+moved = (
+    rotate(p, torch.linalg.matrix_exp(A))["lm_head.weight"] - p["lm_head.weight"]
+).norm() / p["lm_head.weight"].norm()
+print(
+    f"the head's weights moved by {100 * moved:.0f} % of their size, the log-probabilities by less than 1e-12"
+)
 
 # %% [markdown]
 # ## The check
@@ -241,16 +257,26 @@ print(f"the head's weights moved by {100 * moved:.0f} % of their size, the log-p
 # and all together for independence; and the rank of the Jacobian of the log-probabilities, which knows of no symmetry. Singular values fall
 # into kept and dropped ones, and the gap between them must be a factor of $10^6$ at least.
 
+
 # %%
 def independent_null_directions(config, seed=3):
     """How many independent generators change no log-probability, to 1e-10 of what a random direction does."""
     p, network, rows = random_parameters(config, seed), Network(config), []
-    tokens = torch.randint(config.vocab_size, (4, config.block_size), generator=torch.Generator().manual_seed(seed))
+    tokens = torch.randint(
+        config.vocab_size,
+        (4, config.block_size),
+        generator=torch.Generator().manual_seed(seed),
+    )
     change = lambda d: torch.func.jvp(lambda q: network(q, tokens), (p,), (d,))[1]
-    usual = change({name: normal(*t.shape) for name, t in p.items()}).norm() / config.parameters**0.5
+    usual = (
+        change({name: normal(*t.shape) for name, t in p.items()}).norm()
+        / config.parameters**0.5
+    )
     for directions in generators(config, p).values():
         flat = flatten(config, directions)
-        still = torch.func.vmap(change, chunk_size=64)(directions).flatten(1).norm(dim=1) < 1e-10 * usual * flat.norm(dim=1)
+        still = torch.func.vmap(change, chunk_size=64)(directions).flatten(1).norm(
+            dim=1
+        ) < 1e-10 * usual * flat.norm(dim=1)
         rows.append((flat / flat.norm(dim=1, keepdim=True))[still])
     return int(torch.linalg.matrix_rank(torch.cat(rows), rtol=1e-9))
 
@@ -258,14 +284,34 @@ def independent_null_directions(config, seed=3):
 # %% tags=["claim-14-grid"]
 print("tied   bias   norm       positions  tokens   formula  generators  measured")
 for tied, bias, norm, positions, V, T in (
-        (True, False, "layernorm", "learned", 7, 5), (True, True, "layernorm", "learned", 3, 8), (False, True, "layernorm", "learned", 7, 5),
-        (False, False, "layernorm", "rotary", 3, 8), (True, True, "rmsnorm", "rotary", 7, 5), (False, False, "rmsnorm", "learned", 7, 5),
-        (True, False, "rmsnorm", "learned", 3, 8), (False, True, "rmsnorm", "none", 7, 5)):
-    config = replace(small, tied=tied, bias=bias, norm=norm, positions=positions, vocab_size=V, block_size=T)
+    (True, False, "layernorm", "learned", 7, 5),
+    (True, True, "layernorm", "learned", 3, 8),
+    (False, True, "layernorm", "learned", 7, 5),
+    (False, False, "layernorm", "rotary", 3, 8),
+    (True, True, "rmsnorm", "rotary", 7, 5),
+    (False, False, "rmsnorm", "learned", 7, 5),
+    (True, False, "rmsnorm", "learned", 3, 8),
+    (False, True, "rmsnorm", "none", 7, 5),
+):
+    config = replace(
+        small,
+        tied=tied,
+        bias=bias,
+        norm=norm,
+        positions=positions,
+        vocab_size=V,
+        block_size=T,
+    )
     measured = measure(config)
-    found = count(config).unidentified, independent_null_directions(config), measured.nullity
+    found = (
+        count(config).unidentified,
+        independent_null_directions(config),
+        measured.nullity,
+    )
     assert found[0] == found[1] == found[2] and measured.gap > 1e6
-    print(f"{tied!s:6} {bias!s:6} {norm:10} {positions:10} {V:6}   {found[0]:7}  {found[1]:10}  {found[2]:8}")
+    print(
+        f"{tied!s:6} {bias!s:6} {norm:10} {positions:10} {V:6}   {found[0]:7}  {found[1]:10}  {found[2]:8}"
+    )
 
 # %% [markdown]
 # The package's tests go through all 48 combinations of these choices at one layer, and through two layers, one head, $\epsilon = 0$, and
@@ -281,8 +327,13 @@ for term in biased.terms:
     print(f"{term:28} {plain.terms.get(term, 0):9,} {biased.terms[term]:9,}")
 print(f"{'in all':28} {plain.unidentified:9,} {biased.unidentified:9,}")
 print(f"{'of':28} {plain.parameters:9,} {biased.parameters:9,}")
-assert plain.parameters - 256 * 384 == 10_646_784  # what nanoGPT reports, which leaves positions out
-assert plain.unidentified == sum(plain.terms.values()) == 451_748 and biased.unidentified == 461_359
+assert (
+    plain.parameters - 256 * 384 == 10_646_784
+)  # what nanoGPT reports, which leaves positions out
+assert (
+    plain.unidentified == sum(plain.terms.values()) == 451_748
+    and biased.unidentified == 461_359
+)
 assert 0.957 < biased.share < plain.share < 0.959
 
 # %% [markdown]
@@ -292,22 +343,34 @@ assert 0.957 < biased.share < plain.share < 0.959
 
 # %%
 generator = torch.Generator().manual_seed(4)
-weights = {name: w.detach().double() + 0.02 * normal(*w.shape) for name, w in GPT(nanogpt).named_parameters()}
+weights = {
+    name: w.detach().double() + 0.02 * normal(*w.shape)
+    for name, w in GPT(nanogpt).named_parameters()
+}
 null = NullSpace(nanogpt, weights)
 assert {term: size for term, (size, _) in null.families.items()} == plain.terms
 
 # %% tags=["claim-14-paper-size"]
 large = Network(nanogpt)
-length = lambda direction: sum(part.square().sum() for part in direction.values()).sqrt()
+length = lambda direction: sum(
+    part.square().sum() for part in direction.values()
+).sqrt()
 total = {name: torch.zeros_like(w) for name, w in weights.items()}
 for term in null.families:
     member = {name: part[0] for name, part in null.random(term, 1, seed=5).items()}
     total = {name: part + member[name] / length(member) for name, part in total.items()}
 tokens = torch.randint(65, (1, 16), generator=generator)
-change = lambda direction: torch.func.jvp(lambda q: large(q, tokens), (weights,), (direction,))[1].norm() / length(direction)
+change = lambda direction: (
+    torch.func.jvp(lambda q: large(q, tokens), (weights,), (direction,))[1].norm()
+    / length(direction)
+)
 noise = {name: normal(*w.shape) for name, w in weights.items()}
-assert all(part.any() for part in total.values()) and change(total) < 1e-10 * change(noise)
-print(f"{len(null.families)} families at once, over {len(total)} tensors: change below 1e-10 of a random direction's: True")
+assert all(part.any() for part in total.values()) and change(total) < 1e-10 * change(
+    noise
+)
+print(
+    f"{len(null.families)} families at once, over {len(total)} tensors: change below 1e-10 of a random direction's: True"
+)
 
 # %% [markdown]
 # ## The picture
@@ -316,14 +379,42 @@ print(f"{len(null.families)} families at once, over {len(total)} tensors: change
 # positions the first layer meets 65 vectors only, and most of what its rows could read never comes; with 5,000 tokens it meets everything.
 
 # %% mystnb={"image": {"alt": "Stacked horizontal bars for seven makes of nanoGPT. The two circuits of the heads make about 295 thousand in each, except with rotary positions, where the query-key part nearly vanishes. Rotations of the stream add 51 thousand when tied, 73 thousand when not, and none with 5,000 tokens; inputs never met add 73 thousand with learned positions and 366 thousand without."}, "figure": {"caption": "Unidentified parameters of nanoGPT's Shakespeare model by cause, as it is and with one choice changed.", "name": "fig-14-idle"}}
-CAUSES = {"query-key circuits": ("query-key maps", "key constants"), "value-output circuits": ("value-output maps", "value constants"),
-          "rotations and scale of the stream": ("residual rotations", "residual scale"), "inputs never met": ("inputs never met",),
-          "norms and all-ones": ("norm gains", "norm biases", "centred inputs", "writing along ones"),
-          "shifts": ("embedding against positions", "embedding against values", "softmax shift")}
-variants = {"nanoGPT": {}, "with biases": dict(bias=True), "not tied": dict(tied=False), "RMSNorm": dict(norm="rmsnorm"),
-            "rotary positions": dict(positions="rotary"), "no positions": dict(positions="none"), "5,000 tokens": dict(vocab_size=5000)}
-terms = {name: count(replace(nanogpt, **fields)).terms for name, fields in variants.items()}
-stacks = {name: {cause: sum(parts.get(term, 0) for term in among) for cause, among in CAUSES.items()} for name, parts in terms.items()}
+CAUSES = {
+    "query-key circuits": ("query-key maps", "key constants"),
+    "value-output circuits": ("value-output maps", "value constants"),
+    "rotations and scale of the stream": ("residual rotations", "residual scale"),
+    "inputs never met": ("inputs never met",),
+    "norms and all-ones": (
+        "norm gains",
+        "norm biases",
+        "centred inputs",
+        "writing along ones",
+    ),
+    "shifts": (
+        "embedding against positions",
+        "embedding against values",
+        "softmax shift",
+    ),
+}
+variants = {
+    "nanoGPT": {},
+    "with biases": dict(bias=True),
+    "not tied": dict(tied=False),
+    "RMSNorm": dict(norm="rmsnorm"),
+    "rotary positions": dict(positions="rotary"),
+    "no positions": dict(positions="none"),
+    "5,000 tokens": dict(vocab_size=5000),
+}
+terms = {
+    name: count(replace(nanogpt, **fields)).terms for name, fields in variants.items()
+}
+stacks = {
+    name: {
+        cause: sum(parts.get(term, 0) for term in among)
+        for cause, among in CAUSES.items()
+    }
+    for name, parts in terms.items()
+}
 assert all(sum(stacks[name].values()) == sum(terms[name].values()) for name in terms)
 figures.idle_by_cause(stacks)
 
@@ -344,7 +435,9 @@ for norm in formula:
         parts = count(config).terms
         formula[norm].append(parts.get("residual rotations", 0))
         if V < 8:
-            measured[norm][V] = measure(config).nullity - (sum(parts.values()) - formula[norm][-1])
+            measured[norm][V] = measure(config).nullity - (
+                sum(parts.values()) - formula[norm][-1]
+            )
             assert measured[norm][V] == formula[norm][-1]
 figures.freed_rotations(sizes, formula, measured, {"RMSNorm": 15, "LayerNorm": 10})
 
@@ -353,8 +446,14 @@ figures.freed_rotations(sizes, formula, measured, {"RMSNorm": 15, "LayerNorm": 1
 
 # %%
 base = replace(small, tied=True, bias=True)
-layer, rms, exact = (measure(replace(base, **fields)).nullity for fields in ({}, dict(norm="rmsnorm"), dict(eps=0.0)))
-ones = sum(count(base).terms[term] for term in ("centred inputs", "writing along ones", "norm biases"))
+layer, rms, exact = (
+    measure(replace(base, **fields)).nullity
+    for fields in ({}, dict(norm="rmsnorm"), dict(eps=0.0))
+)
+ones = sum(
+    count(base).terms[term]
+    for term in ("centred inputs", "writing along ones", "norm biases")
+)
 assert exact == layer + 1 and rms == layer - ones
 print(f"LayerNorm {layer}, RMSNorm {rms}, LayerNorm with eps = 0 {exact}")
 
@@ -364,7 +463,10 @@ print(f"LayerNorm {layer}, RMSNorm {rms}, LayerNorm with eps = 0 {exact}")
 
 # %%
 config = replace(small, tied=True, norm="rmsnorm")
-equal = {name: torch.ones_like(w) if "ln_" in name else w for name, w in random_parameters(config).items()}
+equal = {
+    name: torch.ones_like(w) if "ln_" in name else w
+    for name, w in random_parameters(config).items()
+}
 generic, initial = measure(config).nullity, measure(config, parameters=equal).nullity
 assert generic == count(config).unidentified and initial == generic + E * (E - 1) // 2
 print(f"gains drawn at random {generic}, all equal to one {initial}")
@@ -382,10 +484,18 @@ print(f"gains drawn at random {generic}, all equal to one {initial}")
 E, D, H = nanogpt.n_embd, nanogpt.head_dim, nanogpt.n_head
 s, m = 65 + 256 - 1, E - 1
 circuits, centring, never_met = H * D * D, 2 * E, E * ((m - s) + (m - s + 1))
-for name, idle in (("alone", circuits), ("above the first", circuits + centring), ("first layer", circuits + centring + never_met)):
-    print(f"{name:16} {100 * (1 - idle / (2 * E * E)):.1f} % of its query and key weights are identified")
+for name, idle in (
+    ("alone", circuits),
+    ("above the first", circuits + centring),
+    ("first layer", circuits + centring + never_met),
+):
+    print(
+        f"{name:16} {100 * (1 - idle / (2 * E * E)):.1f} % of its query and key weights are identified"
+    )
 assert never_met + E * (m - s) == plain.terms["inputs never met"]
-assert 6 * 2 * circuits == plain.terms["query-key maps"] + plain.terms["value-output maps"]
+assert (
+    6 * 2 * circuits == plain.terms["query-key maps"] + plain.terms["value-output maps"]
+)
 
 # %% [markdown]
 # ```{prf:remark} Departure from the paper
@@ -404,11 +514,15 @@ assert 6 * 2 * circuits == plain.terms["query-key maps"] + plain.terms["value-ou
 # **1.** How many tokens does a tied nanoGPT need before no rotation of its stream is free? Guess first: is it about $E$, or less?
 
 # %% tags=["hide-cell"]
-free = lambda V: count(replace(nanogpt, vocab_size=V)).terms.get("residual rotations", 0)
+free = lambda V: count(replace(nanogpt, vocab_size=V)).terms.get(
+    "residual rotations", 0
+)
 enough = next(V for V in range(65, 1000) if free(V) == 0)
 k = nanogpt.n_embd - enough + 1
 assert k * (k + 1) // 2 + 4 <= nanogpt.n_embd < (k + 1) * (k + 2) // 2 + 4
-print(f"{enough} tokens, which leaves k = {k} of {nanogpt.n_embd} dimensions untold: LayerNorm's condition A 1 = 0 does the rest")
+print(
+    f"{enough} tokens, which leaves k = {k} of {nanogpt.n_embd} dimensions untold: LayerNorm's condition A 1 = 0 does the rest"
+)
 
 # %% [markdown]
 # **2.** GPT-2 has 50,257 tokens, 1,024 positions, 12 layers, 12 heads, $E = 768$ and biases. What share of it is identified, and which terms of nanoGPT's list are gone?
@@ -416,7 +530,11 @@ print(f"{enough} tokens, which leaves k = {k} of {nanogpt.n_embd} dimensions unt
 # %% tags=["hide-cell"]
 gpt2 = count(GPTConfig(50257, 1024, n_layer=12, n_head=12, n_embd=768, bias=True))
 gone = sorted(biased.terms.keys() - gpt2.terms.keys())
-assert gpt2.parameters == 124_439_808 and gone == ["embedding against values", "inputs never met", "residual rotations"]
+assert gpt2.parameters == 124_439_808 and gone == [
+    "embedding against values",
+    "inputs never met",
+    "residual rotations",
+]
 print(f"{100 * gpt2.share:.2f} % of {gpt2.parameters:,}; gone: {', '.join(gone)}")
 
 # %% [markdown]
@@ -425,7 +543,10 @@ print(f"{100 * gpt2.share:.2f} % of {gpt2.parameters:,}; gone: {', '.join(gone)}
 # %% tags=["hide-cell"]
 config = replace(small, tied=True)
 p, network, u = random_parameters(config), Network(config), 3 * normal(small.n_embd)
-shifted = p | {"transformer.wte.weight": p["transformer.wte.weight"] + u, "transformer.wpe.weight": p["transformer.wpe.weight"] - u}
+shifted = p | {
+    "transformer.wte.weight": p["transformer.wte.weight"] + u,
+    "transformer.wpe.weight": p["transformer.wpe.weight"] - u,
+}
 tokens = torch.randint(7, (8, 5), generator=generator)
 assert (network(shifted, tokens) - network(p, tokens)).abs().max() < 1e-8
 alone = network(p | {"transformer.wte.weight": p["transformer.wte.weight"] + u}, tokens)

@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # An atlas of architectures
@@ -148,22 +153,43 @@ from dataclasses import replace
 import torch
 
 from attnid import Attention, count, figures, forward, measure
-from attnid.models.architectures import circuits, count_layer, load_atlas, read_architecture, table
+from attnid.models.architectures import (
+    circuits,
+    count_layer,
+    load_atlas,
+    read_architecture,
+    table,
+)
 from attnid.layer.attention import attend, project
 from attnid.layer.measuring import cut
 from attnid.layer.latents import LatentAttention, count_latent, forward_latent
 
-llama = read_architecture({"model_type": "llama", "hidden_size": 8192, "num_attention_heads": 64,
-                           "num_key_value_heads": 8, "num_hidden_layers": 80})
+llama = read_architecture(
+    {
+        "model_type": "llama",
+        "hidden_size": 8192,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 80,
+    }
+)
 print(table(llama))
-assert llama.total.unidentified == 80 * (8 * 128 + 8 * 128 ** 2) == 10_567_680
+assert llama.total.unidentified == 80 * (8 * 128 + 8 * 128**2) == 10_567_680
 
 # %% [markdown]
 # A model type that it does not know is refused. A field that is missing, impossible or not described is an error that names it. Nothing is ever counted as if it were plain.
 
 # %%
-for fields in ({"model_type": "rwkv"}, {"model_type": "llama", "hidden_size": 8192},
-               {"model_type": "phi", "hidden_size": 64, "num_attention_heads": 4, "qk_layernorm": True}):
+for fields in (
+    {"model_type": "rwkv"},
+    {"model_type": "llama", "hidden_size": 8192},
+    {
+        "model_type": "phi",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "qk_layernorm": True,
+    },
+):
     try:
         read_architecture(fields)
         raise AssertionError("was read")
@@ -174,23 +200,39 @@ for fields in ({"model_type": "rwkv"}, {"model_type": "llama", "hidden_size": 81
 # Latent attention has a description of its own, `LatentAttention`. Here is one head of it from the formulas above, against the package's own program, at sizes that can be measured:
 # $E = 8$, $H = 1$, $r = 4$, $q = 5$, $n = C = 2$ and $t = 2$.
 
+
 # %%
 def normalised(z, gain):
     return gain * z / z.square().mean(-1, keepdim=True).sqrt()
 
 
-def one_latent_head(p, x, angle):                          # tokens are rows: x is (L, E)
-    c, b = normalised(x @ p["W_DKV"].mT, p["gain_DKV"]), normalised(x @ p["W_DQ"].mT, p["gain_DQ"])
+def one_latent_head(p, x, angle):  # tokens are rows: x is (L, E)
+    c, b = (
+        normalised(x @ p["W_DKV"].mT, p["gain_DKV"]),
+        normalised(x @ p["W_DQ"].mT, p["gain_DQ"]),
+    )
     turn = angle * torch.arange(len(x), dtype=x.dtype)[:, None]
-    R = lambda z: torch.cat((z[:, :1] * turn.cos() - z[:, 1:] * turn.sin(), z[:, :1] * turn.sin() + z[:, 1:] * turn.cos()), 1)
-    s = (b @ p["W_Q"][0].mT) @ (c @ p["W_K"][0].mT).mT + R(b @ p["W_QR"][0].mT) @ R(x @ p["W_KR"].mT).mT
+    R = lambda z: torch.cat(
+        (
+            z[:, :1] * turn.cos() - z[:, 1:] * turn.sin(),
+            z[:, :1] * turn.sin() + z[:, 1:] * turn.cos(),
+        ),
+        1,
+    )
+    s = (b @ p["W_Q"][0].mT) @ (c @ p["W_K"][0].mT).mT + R(b @ p["W_QR"][0].mT) @ R(
+        x @ p["W_KR"].mT
+    ).mT
     later = torch.ones_like(s, dtype=torch.bool).triu(1)
-    weights = (s / 4 ** 0.5).masked_fill(later, -torch.inf).softmax(-1)              # heads have 2 + 2 coordinates
+    weights = (
+        (s / 4**0.5).masked_fill(later, -torch.inf).softmax(-1)
+    )  # heads have 2 + 2 coordinates
     return weights @ (c @ p["W_V"][0].mT) @ p["W_O"][0].mT
 
 
 def normal(seed, *shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 one = LatentAttention(8, 1, 4, 2, rotary=(0.7,), query_rank=5)
@@ -208,9 +250,13 @@ print(count_latent(one).terms)
 # The Jacobian of the outputs in all parameters, its rank cut at a gap of at least $10^6$ as in {doc}`01_what_is_identified`, against {prf:ref}`prop-latent`. The second layer has no latent for its
 # queries; the third has heads as wide as the latent.
 
+
 # %%
 def latent_nullity(layer, seed=2):
-    parameters, x = layer.random_parameters(seed), normal(seed + 1, 12, 10, layer.embed_dim)
+    parameters, x = (
+        layer.random_parameters(seed),
+        normal(seed + 1, 12, 10, layer.embed_dim),
+    )
     blocks = torch.func.jacrev(lambda p: forward_latent(layer, p, x))(parameters)
     J = torch.cat([blocks[name].flatten(0, 2).flatten(1) for name in layer.shapes], 1)
     rank, gap = cut(torch.linalg.svdvals(J))
@@ -219,14 +265,28 @@ def latent_nullity(layer, seed=2):
 
 
 def formula(H, n, C, t, r, q=None):
-    return H * n ** 2 + t + H * C ** 2 + r * (r + 1) // 2 + 1 + (0 if q is None else q * (q + 1) // 2 + 1)
+    return (
+        H * n**2
+        + t
+        + H * C**2
+        + r * (r + 1) // 2
+        + 1
+        + (0 if q is None else q * (q + 1) // 2 + 1)
+    )
 
 
 for sizes in ((2, 2, 3, 4, 4, 5), (3, 3, 2, 2, 4, None), (1, 4, 4, 2, 4, 6)):
     H, n, C, t, r, q = sizes
-    layer = LatentAttention(8, H, r, n, C, rotary=(1.0, 0.3)[:t // 2], query_rank=q)
+    layer = LatentAttention(8, H, r, n, C, rotary=(1.0, 0.3)[: t // 2], query_rank=q)
     assert latent_nullity(layer) == count_latent(layer).unidentified == formula(*sizes)
-    print("H, n, C, t, r, q =", sizes, "unidentified", formula(*sizes), "of", layer.parameters)
+    print(
+        "H, n, C, t, r, q =",
+        sizes,
+        "unidentified",
+        formula(*sizes),
+        "of",
+        layer.parameters,
+    )
 
 # %% [markdown]
 # ### Every make in the atlas
@@ -234,13 +294,24 @@ for sizes in ((2, 2, 3, 4, 4, 5), (3, 3, 2, 2, 4, None), (1, 4, 4, 2, 4, 6)):
 # `load_atlas` has the fields of 42 published configurations, oldest first. We shrink each layer to two heads of width 4 on $E = 8$, keeping what makes it what it is: biases, groups or
 # not, whether none, some or all coordinates turn, norms, scores, causal or not. Many models turn out to be of the same make. For each make `measure`, which knows none of the symmetries, must find what `count` adds up.
 
+
 # %% tags=["claim-atlas"]
 def shrink(layer):
     if isinstance(layer, LatentAttention):
-        return LatentAttention(8, 2, 4, 2, rotary=(1.0, 0.3), query_rank=layer.query_rank and 5)
+        return LatentAttention(
+            8, 2, 4, 2, rotary=(1.0, 0.3), query_rank=layer.query_rank and 5
+        )
     part = 2 * len(layer.rotary) / layer.D
     planes = 0 if part == 0 else 2 if part == 1 else 1
-    return replace(layer, embed_dim=8, heads=2, kv_heads=1 if layer.G < layer.H else 2, head_dim=4, value_dim=4, rotary=(1.0, 0.1)[:planes])
+    return replace(
+        layer,
+        embed_dim=8,
+        heads=2,
+        kv_heads=1 if layer.G < layer.H else 2,
+        head_dim=4,
+        value_dim=4,
+        rotary=(1.0, 0.1)[:planes],
+    )
 
 
 atlas = [(entry, read_architecture(entry["config"])) for entry in load_atlas()]
@@ -252,7 +323,9 @@ for layer, names in makes.items():
     latent = isinstance(layer, LatentAttention)
     nullity = latent_nullity(layer) if latent else measure(layer).nullity
     assert nullity == count_layer(layer).unidentified
-    print(f"{names[0]:17} and {len(names) - 1:2} more: {nullity:3} of {layer.parameters}  {', '.join(count_layer(layer).terms)}")
+    print(
+        f"{names[0]:17} and {len(names) - 1:2} more: {nullity:3} of {layer.parameters}  {', '.join(count_layer(layer).terms)}"
+    )
 
 # %% [markdown]
 # This trusts our own program of each layer. The package's tests do not: for each family they build a small model of the class in `transformers` itself, take one attention module with its own forward
@@ -261,18 +334,30 @@ for layer, names in makes.items():
 # ## The atlas
 
 # %% tags=["claim-atlas"]
-print("released  model              layers      parameters  unidentified  percent   query-key  value-output  latents")
+print(
+    "released  model              layers      parameters  unidentified  percent   query-key  value-output  latents"
+)
 rows = []
 for entry, architecture in atlas:
     total, parts = architecture.total, Counter()
     for (_, layer), number in architecture.kinds.items():
-        parts.update({circuit: number * part.unidentified for circuit, part in circuits(layer).items()})
+        parts.update(
+            {
+                circuit: number * part.unidentified
+                for circuit, part in circuits(layer).items()
+            }
+        )
     assert sum(parts.values()) == total.unidentified
     rows.append((entry["name"], entry["released"], total.parameters, parts))
     widths = (("query-key", 12), ("value-output", 14), ("latents", 9))
-    millions = "".join(f"{parts[circuit] / 1e6:{w - 2}.3f} M" if parts[circuit] else " " * w for circuit, w in widths)
-    print(f"{entry['released']}   {entry['name']:18}{len(architecture.layers):6} {total.parameters:16,}{total.unidentified:14,}"
-          f"{100 - 100 * total.share:9.3f}{millions}".rstrip())
+    millions = "".join(
+        f"{parts[circuit] / 1e6:{w - 2}.3f} M" if parts[circuit] else " " * w
+        for circuit, w in widths
+    )
+    print(
+        f"{entry['released']}   {entry['name']:18}{len(architecture.layers):6} {total.parameters:16,}{total.unidentified:14,}"
+        f"{100 - 100 * total.share:9.3f}{millions}".rstrip()
+    )
 
 # %% mystnb={"image": {"alt": "Bars for 42 models from BERT in 2018 to gpt-oss in 2025. Early models lose two to four percent of their attention parameters, half in queries and keys and half in values and outputs. From LLaMA on the query-key part has all but vanished and grouped models lose less than half a percent. The three DeepSeek models with latent attention stand out with three to five percent. Right, on a logarithmic scale, the numbers: between a hundred thousand and about two hundred million, with DeepSeek's the largest."}, "figure": {"caption": "Unidentified attention parameters of 42 published models, oldest first. Left: percent of all attention parameters, by circuit. Right: millions of numbers, one mark for each circuit.", "name": "fig-atlas"}}
 figures.atlas(rows)
@@ -287,16 +372,36 @@ figures.atlas(rows)
 # - **Latent attention** brings it all back. DeepSeek-V3 has 336 million idle attention parameters, more than any other model here, and its share of three percent is that of BERT large.
 
 # %%
-by_name = {name: (parameters, parts, sum(parts.values())) for name, _, parameters, parts in rows}
-percent = {name: 100 * idle / parameters for name, (parameters, _, idle) in by_name.items()}
-assert percent["BERT base"] == percent["GPT-2"] == percent["ViT-B/16"] and abs(percent["BERT base"] - 4.2) < 0.05
+by_name = {
+    name: (parameters, parts, sum(parts.values()))
+    for name, _, parameters, parts in rows
+}
+percent = {
+    name: 100 * idle / parameters for name, (parameters, _, idle) in by_name.items()
+}
+assert (
+    percent["BERT base"] == percent["GPT-2"] == percent["ViT-B/16"]
+    and abs(percent["BERT base"] - 4.2) < 0.05
+)
 turning = ("LLaMA", "Llama", "Falcon", "Mistral", "Gemma", "Qwen", "OLMo", "gpt-oss")
-assert all(parts["query-key"] < 0.025 * idle for name, (_, parts, idle) in by_name.items() if name.startswith(turning))
+assert all(
+    parts["query-key"] < 0.025 * idle
+    for name, (_, parts, idle) in by_name.items()
+    if name.startswith(turning)
+)
 assert abs(percent["Falcon 7B"] - 0.01) < 0.001
-assert max(by_name, key=lambda name: by_name[name][2]) == "DeepSeek-V3" and round(by_name["DeepSeek-V3"][2] / 1e6) == 336
-assert max(percent, key=percent.get) == "DeepSeek-V2-Lite" and abs(percent["DeepSeek-V3"] - percent["BERT large"]) < 0.25
-quarter = count(Attention(5120, 40, rotary=tuple(1e4 ** (-i / 16) for i in range(16)))).terms["query-key maps"]
-assert quarter == 40 * (96 ** 2 + 32)                      # Pythia 12B: 32 of 128 coordinates turn
+assert (
+    max(by_name, key=lambda name: by_name[name][2]) == "DeepSeek-V3"
+    and round(by_name["DeepSeek-V3"][2] / 1e6) == 336
+)
+assert (
+    max(percent, key=percent.get) == "DeepSeek-V2-Lite"
+    and abs(percent["DeepSeek-V3"] - percent["BERT large"]) < 0.25
+)
+quarter = count(
+    Attention(5120, 40, rotary=tuple(1e4 ** (-i / 16) for i in range(16)))
+).terms["query-key maps"]
+assert quarter == 40 * (96**2 + 32)  # Pythia 12B: 32 of 128 coordinates turn
 
 # %% [markdown]
 # ### One change at a time
@@ -308,16 +413,36 @@ E, H, G, D = 8192, 64, 8, 128
 angles = tuple(1e4 ** (-2 * i / D) for i in range(D // 2))
 grouped = Attention(E, H, G, rotary=angles)
 latent = LatentAttention(E, H, 512, 128, 128, rotary=angles[::2], query_rank=1536)
-steps = {"8 heads": Attention(E, 8), "64 heads": Attention(E, H), "biases": Attention(E, H, bias="qkvo"),
-         "rotary": Attention(E, H, rotary=angles), "groups": grouped, "norms": replace(grouped, qk_norm="head_gain"),
-         "sinks and\nbiases": replace(grouped, score="sink", bias="qkvo"), "latent": latent}
-idle = {name: {circuit: part.unidentified for circuit, part in circuits(layer).items()} for name, layer in steps.items()}
+steps = {
+    "8 heads": Attention(E, 8),
+    "64 heads": Attention(E, H),
+    "biases": Attention(E, H, bias="qkvo"),
+    "rotary": Attention(E, H, rotary=angles),
+    "groups": grouped,
+    "norms": replace(grouped, qk_norm="head_gain"),
+    "sinks and\nbiases": replace(grouped, score="sink", bias="qkvo"),
+    "latent": latent,
+}
+idle = {
+    name: {circuit: part.unidentified for circuit, part in circuits(layer).items()}
+    for name, layer in steps.items()
+}
 query_key = {name: parts["query-key"] for name, parts in idle.items()}
-assert query_key["8 heads"] == 8 * 1024 ** 2 and query_key["64 heads"] == H * D ** 2
-assert query_key["biases"] - query_key["64 heads"] == idle["biases"]["value-output"] - idle["64 heads"]["value-output"] == H * D
-assert query_key["rotary"] == H * D and query_key["groups"] == query_key["sinks and\nbiases"] == G * D
+assert query_key["8 heads"] == 8 * 1024**2 and query_key["64 heads"] == H * D**2
+assert (
+    query_key["biases"] - query_key["64 heads"]
+    == idle["biases"]["value-output"] - idle["64 heads"]["value-output"]
+    == H * D
+)
+assert (
+    query_key["rotary"] == H * D
+    and query_key["groups"] == query_key["sinks and\nbiases"] == G * D
+)
 assert query_key["norms"] == H + G + D // 2
-assert idle["latent"]["latents"] == 512 * 513 // 2 + 1536 * 1537 // 2 + 2 and query_key["latent"] == H * D ** 2 + 64
+assert (
+    idle["latent"]["latents"] == 512 * 513 // 2 + 1536 * 1537 // 2 + 2
+    and query_key["latent"] == H * D**2 + 64
+)
 
 # %% mystnb={"image": {"alt": "Bars on a logarithmic scale for eight makes of one layer. Queries and keys lose 8,388,608 numbers with 8 heads, 1,048,576 with 64, a little more with biases, 8,192 with rotary positions, 1,024 with groups, 136 with norms, 1,024 with sinks and biases, and 1,048,640 with latent attention. Values and outputs lose as many as queries and keys at first, stay there under rotary positions, and fall to 131,072 with groups. Latent attention adds a third bar, 1,311,746."}, "figure": {"caption": "Unidentified numbers in one layer with $E = 8192$ as its make changes. From *8 heads* to *norms* each make adds what its name says to the one before it, except that *rotary* drops the biases again; the last two are variants of *groups*.", "name": "fig-changes"}}
 figures.changes(idle)
@@ -346,13 +471,21 @@ theta, x = normed.random_parameters(seed=3), normal(4, 10, 10, 8)
 def with_epsilon(p, x, epsilon):
     q, k, v = project(normed, p, x)
     unit = lambda z: z / (z.square().mean(-1, keepdim=True) + epsilon).sqrt()
-    z = attend(replace(normed, qk_norm=None), {}, p["gain_Q"] * unit(q), p["gain_K"] * unit(k), v)
+    z = attend(
+        replace(normed, qk_norm=None),
+        {},
+        p["gain_Q"] * unit(q),
+        p["gain_K"] * unit(k),
+        v,
+    )
     return torch.einsum("...hlc,hec->...le", z, p["W_O"])
 
 
 def spectrum(epsilon):
     blocks = torch.func.jacrev(lambda p: with_epsilon(p, x, epsilon))(theta)
-    values = torch.linalg.svdvals(torch.cat([blocks[name].flatten(0, 2).flatten(1) for name in normed.shapes], 1))
+    values = torch.linalg.svdvals(
+        torch.cat([blocks[name].flatten(0, 2).flatten(1) for name in normed.shapes], 1)
+    )
     return values / values[0]
 
 
@@ -360,35 +493,52 @@ assert (with_epsilon(theta, x, 0.0) - forward(normed, theta, x)).abs().max() < 1
 
 # %%
 terms, P = count(normed).terms, normed.parameters
-scales, rest = terms["query scales"] + terms["key scales"], terms["gain exchange"] + terms["value-output maps"]
-epsilons = [10.0 ** e for e in (-9, -8, -7, -6, -5, -4, -3)]
+scales, rest = (
+    terms["query scales"] + terms["key scales"],
+    terms["gain exchange"] + terms["value-output maps"],
+)
+epsilons = [10.0**e for e in (-9, -8, -7, -6, -5, -4, -3)]
 spectra = {0.0: spectrum(0.0)} | {e: spectrum(e) for e in epsilons}
 for epsilon, values in spectra.items():
-    assert (values[P - rest:] < 1e-13).all()
-    assert (values[P - rest - scales:] < 1e-13).all() if epsilon == 0 else (values[P - rest - scales:P - rest] > 1e-3 * epsilon).all()
-small = {e: v[P - rest - scales:P - rest] for e, v in spectra.items() if e}
+    assert (values[P - rest :] < 1e-13).all()
+    assert (
+        (values[P - rest - scales :] < 1e-13).all()
+        if epsilon == 0
+        else (values[P - rest - scales : P - rest] > 1e-3 * epsilon).all()
+    )
+small = {e: v[P - rest - scales : P - rest] for e, v in spectra.items() if e}
 assert (small[1e-8] / small[1e-9] - 10).abs().max() < 0.1 and small[1e-6].max() < 1e-4
 
 # %% mystnb={"image": {"alt": "Singular values against epsilon, both axes logarithmic. Most form flat grey lines between one and about a hundredth. Three orange lines fall in proportion to epsilon, from less than a thousandth at epsilon 0.001 to less than 1e-9 at epsilon 1e-9."}, "figure": {"caption": "The singular values of a small layer with normalised queries and keys, $H + G = 3$, against the epsilon of the norm. Three of them vanish with $\\varepsilon$. The $D/2$ exchanges of gains and the idle numbers of the values, exactly zero at every $\\varepsilon$, lie below the frame.", "name": "fig-epsilon"}}
-figures.nearly_idle(epsilons, [spectra[e][:P - rest].tolist() for e in epsilons], scales)
+figures.nearly_idle(
+    epsilons, [spectra[e][: P - rest].tolist() for e in epsilons], scales
+)
 
 # %% [markdown]
 # **Believe every field.** Falcon 7B's file has `num_kv_heads` equal to 71, and its module has one key head: an older field, `multi_query`, overrides it. A reader that takes fields at their word counts 71 groups and finds 71 times too many idle numbers.
 
 # %%
-falcon = next(architecture for entry, architecture in atlas if entry["name"] == "Falcon 7B").layers[0][1]
+falcon = next(
+    architecture for entry, architecture in atlas if entry["name"] == "Falcon 7B"
+).layers[0][1]
 believed = replace(falcon, kv_heads=71)
 assert falcon.G == 1 and count(believed).unidentified == 71 * count(falcon).unidentified
-print(f"one key head {count(falcon).unidentified:,}, as the field has it {count(believed).unidentified:,}")
+print(
+    f"one key head {count(falcon).unidentified:,}, as the field has it {count(believed).unidentified:,}"
+)
 
 # %% [markdown]
 # **Let two planes turn alike.** With `rope_theta` 1 all planes turn at one rate, and the commutant of {prf:ref}`lem-commutant` grows from $D$ to $D^2/2$. `read_architecture` refuses such a file, because two angles that agree to rounding may or may not have been meant to.
 
 # %%
 same = replace(grouped, rotary=(1.0,) * (D // 2))
-assert count(same).terms["query-key maps"] == G * D ** 2 // 2 == D // 2 * count(grouped).terms["query-key maps"]
+assert (
+    count(same).terms["query-key maps"]
+    == G * D**2 // 2
+    == D // 2 * count(grouped).terms["query-key maps"]
+)
 tiny = Attention(8, 2, 1, 4, rotary=(1.0, 1.0))
-assert measure(tiny).nullity == count(tiny).unidentified == 4 ** 2 // 2 + 4 ** 2
+assert measure(tiny).nullity == count(tiny).unidentified == 4**2 // 2 + 4**2
 
 # %% [markdown]
 # ## What it means
@@ -411,7 +561,10 @@ assert measure(tiny).nullity == count(tiny).unidentified == 4 ** 2 // 2 + 4 ** 2
 
 # %% tags=["hide-cell"]
 assert 256 / (2 * 3072) == 1 / 24 and 128 / (2 * 4096) == 1 / 64
-assert abs(percent["Gemma 7B"] - 100 / 48) < 0.02 and abs(percent["LLaMA 7B"] - 100 / 128) < 0.02
+assert (
+    abs(percent["Gemma 7B"] - 100 / 48) < 0.02
+    and abs(percent["LLaMA 7B"] - 100 / 128) < 0.02
+)
 print("Gemma 7B over LLaMA 7B:", round(percent["Gemma 7B"] / percent["LLaMA 7B"], 1))
 
 # %% [markdown]
@@ -425,10 +578,20 @@ print("Gemma 7B over LLaMA 7B:", round(percent["Gemma 7B"] / percent["LLaMA 7B"]
 # ```
 
 # %% tags=["hide-cell"]
-whisper = next(architecture for entry, architecture in atlas if entry["name"] == "Whisper large").layers[0][1]
-assert count(replace(whisper, bias="qkvo")).terms["key bias"] == 1280 and "key bias" not in count(whisper).terms
-qwen = next(architecture for entry, architecture in atlas if entry["name"] == "Qwen2 7B").layers[0][1]
-assert qwen.bias == "qkv" and set(count(qwen).terms) == {"value-output maps", "query-key maps"}
+whisper = next(
+    architecture for entry, architecture in atlas if entry["name"] == "Whisper large"
+).layers[0][1]
+assert (
+    count(replace(whisper, bias="qkvo")).terms["key bias"] == 1280
+    and "key bias" not in count(whisper).terms
+)
+qwen = next(
+    architecture for entry, architecture in atlas if entry["name"] == "Qwen2 7B"
+).layers[0][1]
+assert qwen.bias == "qkv" and set(count(qwen).terms) == {
+    "value-output maps",
+    "query-key maps",
+}
 
 # %% [markdown]
 # **3.** Suppose DeepSeek-V3 dropped the norm on the latent of keys and values, $c(y) = L y$. How many numbers of each layer would be unidentified then?
@@ -440,22 +603,40 @@ assert qwen.bias == "qkv" and set(count(qwen).terms) == {"value-output maps", "q
 # The norm pays for the difference by telling rotations from other changes of basis.
 # ```
 
+
 # %% tags=["hide-cell"]
-def without_norm(p, x):                             # the latent of keys and values as it is
+def without_norm(p, x):  # the latent of keys and values as it is
     c = x @ p["W_DKV"].mT
-    k, v = torch.einsum("...lr,hdr->...hld", c, p["W_K"]), torch.einsum("...lr,hdr->...hld", c, p["W_V"])
+    k, v = (
+        torch.einsum("...lr,hdr->...hld", c, p["W_K"]),
+        torch.einsum("...lr,hdr->...hld", c, p["W_V"]),
+    )
     q = torch.einsum("...le,hde->...hld", x, p["W_Q"])
     z = attend(Attention(8, 2, head_dim=2), {}, q, k, v)
     return torch.einsum("...hlc,hec->...le", z, p["W_O"])
 
 
-plain = LatentAttention(8, 2, 4, 2)                        # nothing turns, no latent of queries
-theta = {name: W for name, W in plain.random_parameters(seed=5).items() if W.numel() and name != "gain_DKV"}
+plain = LatentAttention(8, 2, 4, 2)  # nothing turns, no latent of queries
+theta = {
+    name: W
+    for name, W in plain.random_parameters(seed=5).items()
+    if W.numel() and name != "gain_DKV"
+}
 blocks = torch.func.jacrev(lambda p: without_norm(p, normal(6, 12, 10, 8)))(theta)
 J = torch.cat([block.flatten(0, 2).flatten(1) for block in blocks.values()], 1)
 rank, gap = cut(torch.linalg.svdvals(J))
-assert gap > 1e6 and J.shape[1] - rank == 4 ** 2 + 2 * 2 * 2 ** 2 and 512 ** 2 == 262_144 and 512 * 513 // 2 + 1 == 131_329
-print("unidentified without the norm:", J.shape[1] - rank, "with it:", count_latent(plain).unidentified)
+assert (
+    gap > 1e6
+    and J.shape[1] - rank == 4**2 + 2 * 2 * 2**2
+    and 512**2 == 262_144
+    and 512 * 513 // 2 + 1 == 131_329
+)
+print(
+    "unidentified without the norm:",
+    J.shape[1] - rank,
+    "with it:",
+    count_latent(plain).unidentified,
+)
 
 # %% [markdown]
 # *Next:* {doc}`16_real_checkpoints` takes the unidentified numbers out of a trained model. For a layer of your own there is {doc}`the calculator <../book/calculator>`.

@@ -13,12 +13,17 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 https://github.com/identified-attention/identified-attention ~/attnid"
-    subprocess.run(f"{fetch} && {sys.executable} -m pip install -q ~/attnid", shell=True, check=True)
+    address = "https://github.com/identified-attention/identified-attention"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
+    install = f"{sys.executable} -m pip install -q ~/attnid"
+    subprocess.run(f"{fetch} && {install}", shell=True, check=True)
     os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")
 
 # %% [markdown]
 # # Does identification matter?
@@ -123,24 +128,37 @@ def canonical_pair(K, Q):
 
 def factored_pair(K, Q, A, B):
     """Weights that the factors I + A and I + B turn into K and Q."""
-    return tuple(torch.linalg.solve(torch.eye(D, dtype=K.dtype) + F, W) for F, W in ((A, K), (B, Q)))
+    return tuple(
+        torch.linalg.solve(torch.eye(D, dtype=K.dtype) + F, W)
+        for F, W in ((A, K), (B, Q))
+    )
 
 
 K, Q, A, B = draw(D, E), draw(D, E), draw(D, D), draw(D, D)
 (held, read), (inner, other) = canonical_pair(K, Q), factored_pair(K, Q, A, B)
 same = lambda M: (M - K.mT @ Q).norm() < 1e-12 * (K.mT @ Q).norm()
-assert (held[:, :D] - torch.eye(D)).abs().max() < 1e-12 and same(held.mT @ read)  # the canonical pair is a plain one as it stands
-assert same((inner + A @ inner).mT @ (other + B @ other)) and same((K + 0 * A @ K).mT @ (Q + 0 * B @ Q))  # multiplied out, and A = B = 0
+assert (held[:, :D] - torch.eye(D)).abs().max() < 1e-12 and same(
+    held.mT @ read
+)  # the canonical pair is a plain one as it stands
+assert same((inner + A @ inner).mT @ (other + B @ other)) and same(
+    (K + 0 * A @ K).mT @ (Q + 0 * B @ Q)
+)  # multiplied out, and A = B = 0
 
 # %% tags=["claim-idle-steering"]
 singular = K.clone()
-singular[:, 0] = 0                                                   # K[:, S] has rank D - 1, K has rank D
+singular[:, 0] = 0  # K[:, S] has rank D - 1, K has rank D
 M = singular.mT @ Q
-ranks = [int(torch.linalg.matrix_rank(W)) for W in (M, M[:D])]       # a canonical M of rank D has D independent rows S
-nudge = torch.cat((torch.eye(D, dtype=torch.float64), torch.zeros(D, E - D, dtype=torch.float64)), 1)
+ranks = [
+    int(torch.linalg.matrix_rank(W)) for W in (M, M[:D])
+]  # a canonical M of rank D has D independent rows S
+nudge = torch.cat(
+    (torch.eye(D, dtype=torch.float64), torch.zeros(D, E - D, dtype=torch.float64)), 1
+)
 pairs = [canonical_pair(singular + size * nudge, Q) for size in (1e-1, 1e-3, 1e-5)]
 gaps = [((K_.mT @ Q_ - M).norm() / M.norm()).item() for K_, Q_ in pairs]
-print(f"rank of M {ranks[0]}, of its rows S {ranks[1]}: no canonical pair; canonical products come within {', '.join(f'{gap:.0e}' for gap in gaps)}")
+print(
+    f"rank of M {ranks[0]}, of its rows S {ranks[1]}: no canonical pair; canonical products come within {', '.join(f'{gap:.0e}' for gap in gaps)}"
+)
 assert ranks == [D, D - 1] and gaps[0] > 50 * gaps[1] > 2500 * gaps[2]
 
 # %% [markdown]
@@ -148,14 +166,17 @@ assert ranks == [D, D - 1] and gaps[0] > 50 * gaps[1] > 2500 * gaps[2]
 
 # %%
 C, Q, free = draw(E, E), draw(D, E), draw(D, E - D)
-K = torch.cat((torch.eye(D, dtype=torch.float64), free), 1)          # S are the first D columns
+K = torch.cat((torch.eye(D, dtype=torch.float64), free), 1)  # S are the first D columns
 loss = lambda M: (C * M).sin().sum() + M.square().sum() / 7
 
 
 def velocity(product, *parameters):
     """dM/dt under gradient flow of loss(product(parameters)), by forward differentiation along minus the gradient."""
     gradient = torch.func.grad(lambda p: loss(product(*p)))(parameters)
-    return torch.func.jvp(lambda *p: product(*p), parameters, tuple(-g for g in gradient))[1]
+    return torch.func.jvp(
+        lambda *p: product(*p), parameters, tuple(-g for g in gradient)
+    )[1]
+
 
 # %% tags=["claim-idle-steering"]
 G = torch.func.grad(loss)(K.mT @ Q)
@@ -164,14 +185,31 @@ outside = torch.diag((torch.arange(E) >= D).double())
 zero = torch.zeros(D, D, dtype=torch.float64)
 pairs = {
     "plain": (-(P @ G + G @ R), velocity(lambda K, Q: K.mT @ Q, K, Q)),
-    "canonical": (-(P @ G + outside @ G @ R), velocity(lambda X, Q: torch.cat((K[:, :D], X), 1).mT @ Q, free, Q)),
-    "factored": (-(P @ G @ (I + R) + (I + P) @ G @ R), velocity(lambda A, B, K, Q: (K + A @ K).mT @ (Q + B @ Q), zero, zero, K, Q)),
+    "canonical": (
+        -(P @ G + outside @ G @ R),
+        velocity(lambda X, Q: torch.cat((K[:, :D], X), 1).mT @ Q, free, Q),
+    ),
+    "factored": (
+        -(P @ G @ (I + R) + (I + P) @ G @ R),
+        velocity(lambda A, B, K, Q: (K + A @ K).mT @ (Q + B @ Q), zero, zero, K, Q),
+    ),
 }
 for name, (formula, found) in pairs.items():
-    assert (formula - found).abs().max() < 1e-12 * found.abs().max() and (G * found).sum() < 0
+    assert (formula - found).abs().max() < 1e-12 * found.abs().max() and (
+        G * found
+    ).sum() < 0
 directions = [found / found.norm() for _, found in pairs.values()]
-print("cosines between the three velocities:", " ".join(f"{(a * b).sum():.2f}" for a, b in zip(directions, directions[1:] + directions[:1])))
-assert max((a * b).sum() for a, b in zip(directions, directions[1:] + directions[:1])) < 0.99
+print(
+    "cosines between the three velocities:",
+    " ".join(
+        f"{(a * b).sum():.2f}"
+        for a, b in zip(directions, directions[1:] + directions[:1])
+    ),
+)
+assert (
+    max((a * b).sum() for a, b in zip(directions, directions[1:] + directions[:1]))
+    < 0.99
+)
 
 # %% [markdown]
 # The same gradient, three directions. Now the models. All start as one function:
@@ -180,19 +218,32 @@ assert max((a * b).sum() for a, b in zip(directions, directions[1:] + directions
 laptop = PRESETS["comparison"].model
 config = GPTConfig(65, **laptop, bias=True)
 tokens = torch.randint(65, (2, 64), generator=torch.Generator().manual_seed(1))
-models = {"plain": GPT(config, 0), "canonical": canonical_gpt(config, 0), "factored": factored_gpt(config, 0)}
+models = {
+    "plain": GPT(config, 0),
+    "canonical": canonical_gpt(config, 0),
+    "factored": factored_gpt(config, 0),
+}
 with torch.no_grad():
     outputs = {name: model(tokens)[0] for name, model in models.items()}
-assert all((logits - outputs["plain"]).abs().max() < 1e-5 for logits in outputs.values())
+assert all(
+    (logits - outputs["plain"]).abs().max() < 1e-5 for logits in outputs.values()
+)
 
 H, L = laptop["n_head"], laptop["n_layer"]
 layer = Attention(laptop["n_embd"], H, bias="qkvo")
 held = count(layer).unidentified
-extra = 2 * H * layer.D ** 2
+extra = 2 * H * layer.D**2
 print(f"an attention layer: {layer.parameters:,} parameters, of which idle {held:,}")
-for name, size, idle in (("canonical", layer.parameters - held, 0), ("plain", layer.parameters, held), ("factored", layer.parameters + extra, held + extra)):
+for name, size, idle in (
+    ("canonical", layer.parameters - held, 0),
+    ("plain", layer.parameters, held),
+    ("factored", layer.parameters + extra, held + extra),
+):
     print(f"{name:10} {size:7,} trained, share identified {1 - idle / size:.3f}")
-assert sum(p.numel() for p in models["factored"].parameters()) == sum(p.numel() for p in models["plain"].parameters()) + L * extra
+assert (
+    sum(p.numel() for p in models["factored"].parameters())
+    == sum(p.numel() for p in models["plain"].parameters()) + L * extra
+)
 
 # %% [markdown]
 # In the canonical model values and their output maps are in canonical form as well, and idle biases are held at zero, so that none of a *layer's* numbers is idle as long as the layer is looked at alone. In the factored one only queries and keys have more of them.
@@ -205,16 +256,30 @@ assert sum(p.numel() for p in models["factored"].parameters()) == sum(p.numel() 
 CIRCUITS = ("query-key maps", "value-output maps", "key constants", "value constants")
 whole = count(config)
 left = whole.unidentified - sum(whole.terms[term] for term in CIRCUITS)
-print(f"plain: {whole.unidentified:,} of {whole.parameters:,} numbers idle; canonical: still {left:,}; held: {whole.unidentified - left:,}")
-assert whole.unidentified - left == L * held and abs(left / whole.unidentified - 0.236) < 0.001
+print(
+    f"plain: {whole.unidentified:,} of {whole.parameters:,} numbers idle; canonical: still {left:,}; held: {whole.unidentified - left:,}"
+)
+assert (
+    whole.unidentified - left == L * held
+    and abs(left / whole.unidentified - 0.236) < 0.001
+)
 
 
 def rank_of(model, tokens):
     """The rank of the log-probabilities' Jacobian in all of a model's parameters, moved to a random place nearby."""
-    parameters = {name: p.detach() + 0.3 * draw(*p.shape) for name, p in model.double().named_parameters()}
+    parameters = {
+        name: p.detach() + 0.3 * draw(*p.shape)
+        for name, p in model.double().named_parameters()
+    }
     logs = lambda p: torch.func.functional_call(model, p, (tokens,))[0].log_softmax(-1)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        jacobian = torch.cat([part.flatten(3).flatten(0, 2) for part in torch.func.jacrev(logs)(parameters).values()], 1)
+        jacobian = torch.cat(
+            [
+                part.flatten(3).flatten(0, 2)
+                for part in torch.func.jacrev(logs)(parameters).values()
+            ],
+            1,
+        )
     values = torch.linalg.svdvals(jacobian)
     rank = int((values > 1e-9 * values[0]).sum())
     assert values[rank] < 1e-6 * values[rank - 1]
@@ -225,13 +290,26 @@ def rank_of(model, tokens):
 small = GPTConfig(7, 5, n_layer=1, n_head=2, n_embd=4, mlp_width=4, bias=True)
 sequences = torch.randint(7, (40, 5), generator=torch.Generator().manual_seed(1))
 numbers = {}
-for name, model in {"plain": GPT(small, 0), "canonical": canonical_gpt(small, 0), "factored": factored_gpt(small, 0)}.items():
-    trained = sum(p.numel() for p in model.parameters()) - sum(int(part.mask.sum()) for part in model.modules() if isinstance(part, Held))
+for name, model in {
+    "plain": GPT(small, 0),
+    "canonical": canonical_gpt(small, 0),
+    "factored": factored_gpt(small, 0),
+}.items():
+    trained = sum(p.numel() for p in model.parameters()) - sum(
+        int(part.mask.sum()) for part in model.modules() if isinstance(part, Held)
+    )
     numbers[name] = (trained, trained - rank_of(model, sequences))
-    print(f"a small network, {name:9}: {numbers[name][0]} numbers trained, measured idle {numbers[name][1]}")
+    print(
+        f"a small network, {name:9}: {numbers[name][0]} numbers trained, measured idle {numbers[name][1]}"
+    )
 terms = count(small).terms
-assert numbers["plain"][1] == sum(terms.values()) and numbers["canonical"][1] == sum(terms.values()) - sum(terms[term] for term in CIRCUITS) > 0
-assert numbers["factored"][1] == numbers["plain"][1] + 2 * 2 * small.head_dim ** 2
+assert (
+    numbers["plain"][1] == sum(terms.values())
+    and numbers["canonical"][1]
+    == sum(terms.values()) - sum(terms[term] for term in CIRCUITS)
+    > 0
+)
+assert numbers["factored"][1] == numbers["plain"][1] + 2 * 2 * small.head_dim**2
 
 # %% [markdown]
 # So about a quarter of the idle numbers stay in the canonical model, and the study is about idle numbers *of the attention circuits*.
@@ -244,10 +322,20 @@ assert numbers["factored"][1] == numbers["plain"][1] + 2 * 2 * small.head_dim **
 squares = {}
 for name, model in (("plain", models["plain"]), ("canonical", models["canonical"])):
     layers = [head_weights(model, layer) for layer in range(L)]
-    squares[name] = {W: sum(layer[W].square().sum().item() for layer in layers) for W in ("W_Q", "W_K", "W_V", "W_O")}
-    print(f"{name:9} at the start, sums over layers: " + ", ".join(f"||{W}||^2 = {value:.1f}" for W, value in squares[name].items()))
+    squares[name] = {
+        W: sum(layer[W].square().sum().item() for layer in layers)
+        for W in ("W_Q", "W_K", "W_V", "W_O")
+    }
+    print(
+        f"{name:9} at the start, sums over layers: "
+        + ", ".join(f"||{W}||^2 = {value:.1f}" for W, value in squares[name].items())
+    )
 longer = {W: squares["canonical"][W] / squares["plain"][W] for W in squares["plain"]}
-assert all(1.6 < longer[W] < 1.8 for W in ("W_Q", "W_K")) and 4.5 < longer["W_O"] < 5.1 and 0.55 < longer["W_V"] < 0.65
+assert (
+    all(1.6 < longer[W] < 1.8 for W in ("W_Q", "W_K"))
+    and 4.5 < longer["W_O"] < 5.1
+    and 0.55 < longer["W_V"] < 0.65
+)
 
 # %% [markdown]
 # The canonical model starts with queries and keys whose squared norms are 1.7 times the plain ones, and with output maps almost five times as long in the square, against values that are shorter. So its difference to the plain model mixes two things: idle numbers that are held, and another start. No run here starts at the canonical weights and holds nothing, so the two cannot be told apart.
@@ -264,12 +352,21 @@ runs = read_records(Path("results") / "comparison")
 origins = [record.provenance for seeds in runs.values() for record in seeds.values()]
 for key in ("data", "data_sha256", "torch", "device"):
     print(f"{key}: {', '.join(sorted({origin[key] for origin in origins}))}")
-final = {name: {seed: record.final_loss for seed, record in seeds.items()} for name, seeds in runs.items()}
-assert all(len(final[case]) == 10 for case in ("adamw", "canonical", "spent", "factored"))
-print(f"plain AdamW, H = 4: validation loss {t_interval(list(final['adamw'].values()))}")
+final = {
+    name: {seed: record.final_loss for seed, record in seeds.items()}
+    for name, seeds in runs.items()
+}
+assert all(
+    len(final[case]) == 10 for case in ("adamw", "canonical", "spent", "factored")
+)
+print(
+    f"plain AdamW, H = 4: validation loss {t_interval(list(final['adamw'].values()))}"
+)
 errors = [record.validation["error"][-1] for record in runs["adamw"].values()]
 over_seeds = np.std(list(final["adamw"].values()), ddof=1) / len(final["adamw"]) ** 0.5
-print(f"standard error of a loss: {over_seeds:.4f} over seeds; {np.mean(errors):.4f} over windows, in one run")
+print(
+    f"standard error of a loss: {over_seeds:.4f} over seeds; {np.mean(errors):.4f} over windows, in one run"
+)
 assert abs(over_seeds - 0.0019) < 1e-4 and abs(np.mean(errors) - 0.0092) < 1e-4
 
 # %% [markdown]
@@ -283,10 +380,19 @@ for case in ("canonical", "factored", "spent"):
     difference = paired(final[case], final["adamw"])
     interval, test = t_interval(difference), equivalence(difference, 0.02)
     rows[case], differs[case] = (difference, interval), interval
-    print(f"{case:10} - plain: {interval}; equivalent within 0.02: p = {test.p:.0e}; different: p = {sign_flip_p(difference):.3f}")
+    print(
+        f"{case:10} - plain: {interval}; equivalent within 0.02: p = {test.p:.0e}; different: p = {sign_flip_p(difference):.3f}"
+    )
     assert test.p < 0.01
-assert round(differs["factored"].estimate, 3) == -0.008 and 3 * sign_flip_p(rows["factored"][0]) < 0.05
-assert differs["factored"].high < 0 and differs["canonical"].low < 0 < differs["canonical"].high and differs["spent"].low < 0 < differs["spent"].high
+assert (
+    round(differs["factored"].estimate, 3) == -0.008
+    and 3 * sign_flip_p(rows["factored"][0]) < 0.05
+)
+assert (
+    differs["factored"].high < 0
+    and differs["canonical"].low < 0 < differs["canonical"].high
+    and differs["spent"].low < 0 < differs["spent"].high
+)
 
 # %% mystnb={"image": {"alt": "Three rows of ten dots, each with an interval, in a shaded band of plus or minus 0.02 nats. Canonical and spent lie around zero, factored lies below zero."}, "figure": {"caption": "Final validation loss against plain AdamW, paired by seed: dots are seeds, bars 95 % intervals, the band the margin. Less is better.", "name": "fig-hypothesis"}}
 figures.intervals(rows, 0.02, "difference of the validation loss, nats per character")
@@ -301,9 +407,14 @@ figures.intervals(rows, 0.02, "difference of the validation loss, nats per chara
 
 # %% tags=["claim-hypothesis"]
 wider = {**laptop, "mlp_width": runs["spent"][0].settings["model"]["mlp_width"]}
-grown, idle_grown = (getattr(count(GPTConfig(65, **wider, bias=True)), name) - getattr(whole, name) for name in ("parameters", "unidentified"))
+grown, idle_grown = (
+    getattr(count(GPTConfig(65, **wider, bias=True)), name) - getattr(whole, name)
+    for name in ("parameters", "unidentified")
+)
 added = paired(final["spent"], final["canonical"])
-print(f"wider MLP: {grown:,} numbers more, {idle_grown:,} of them idle; spent - canonical: {t_interval(added)}; equivalent within 0.02: p = {equivalence(added, 0.02).p:.0e}")
+print(
+    f"wider MLP: {grown:,} numbers more, {idle_grown:,} of them idle; spent - canonical: {t_interval(added)}; equivalent within 0.02: p = {equivalence(added, 0.02).p:.0e}"
+)
 assert equivalence(added, 0.02).p < 0.01 and grown - idle_grown > 0.9 * L * held
 
 # %% [markdown]
@@ -312,13 +423,26 @@ assert equivalence(added, 0.02).p < 0.01 and grown - idle_grown > 0.9 * L * held
 # ### 3. More heads
 
 # %% tags=["claim-hypothesis"]
-by_heads = {1: final["heads-1"], 2: final["heads-2"], 4: {seed: final["adamw"][seed] for seed in final["heads-1"]}} | {H: final[f"heads-{H}"] for H in (8, 16, 32)}
+by_heads = {
+    1: final["heads-1"],
+    2: final["heads-2"],
+    4: {seed: final["adamw"][seed] for seed in final["heads-1"]},
+} | {H: final[f"heads-{H}"] for H in (8, 16, 32)}
 for H, losses in by_heads.items():
-    difference = "" if H == 4 else f"; against H = 4: {t_interval(paired(losses, by_heads[4]))}"
-    print(f"H = {H:2}, share {1 - 1 / (2 * H):.3f}: loss {t_interval(list(losses.values()))}{difference}")
+    difference = (
+        "" if H == 4 else f"; against H = 4: {t_interval(paired(losses, by_heads[4]))}"
+    )
+    print(
+        f"H = {H:2}, share {1 - 1 / (2 * H):.3f}: loss {t_interval(list(losses.values()))}{difference}"
+    )
 
 
-slopes = [np.polyfit(np.log2(list(by_heads)), [losses[seed] for losses in by_heads.values()], 1)[0] for seed in by_heads[1]]
+slopes = [
+    np.polyfit(
+        np.log2(list(by_heads)), [losses[seed] for losses in by_heads.values()], 1
+    )[0]
+    for seed in by_heads[1]
+]
 print(f"change of the loss when H doubles: {t_interval(slopes)}")
 assert t_interval(slopes).low > 0 and round(t_interval(slopes).estimate, 3) == 0.006
 
@@ -333,28 +457,55 @@ figures.heads_and_loss({H: list(losses.values()) for H, losses in by_heads.items
 # **The recipe.** By {eq}`eq-steering` the factored model moves $M$ further for the same gradient, as a larger rate does. And the recipe's rate was the paper's, for a larger model and longer training. Take five of the models at twice the rate, three seeds each. Whether the rate changes what a parametrisation does is a question of its own: the difference to plain at one rate, minus that at the other, seed by seed.
 
 # %% tags=["claim-hypothesis"]
-doubled = {name.removesuffix("-rate-0.002"): losses for name, losses in final.items() if name.endswith("-rate-0.002")}
-recipe = {case: {seed: final[case][seed] for seed in losses} for case, losses in doubled.items()}   # the same seeds
+doubled = {
+    name.removesuffix("-rate-0.002"): losses
+    for name, losses in final.items()
+    if name.endswith("-rate-0.002")
+}
+recipe = {
+    case: {seed: final[case][seed] for seed in losses}
+    for case, losses in doubled.items()
+}  # the same seeds
 gain = {case: paired(losses, recipe[case]) for case, losses in doubled.items()}
 for case, change in gain.items():
     print(f"{case:10} at twice the rate - at the recipe's: {t_interval(change)}")
-assert all(-0.11 < change.min() and change.max() < -0.04 and t_interval(change).high < 0 for change in gain.values())
+assert all(
+    -0.11 < change.min() and change.max() < -0.04 and t_interval(change).high < 0
+    for change in gain.values()
+)
 advantage = t_interval(paired(final["adamw"], final["factored"])).estimate
-print(f"plain's gain is {-gain['adamw'].mean() / advantage:.0f} times the factored model's advantage")
+print(
+    f"plain's gain is {-gain['adamw'].mean() / advantage:.0f} times the factored model's advantage"
+)
 assert 10 < -gain["adamw"].mean() / advantage < 12
 
 # %% tags=["claim-hypothesis"]
 against, interaction = {}, {}
 for case in (case for case in doubled if case != "adamw"):
-    fast, slow = paired(doubled[case], doubled["adamw"]), paired(recipe[case], recipe["adamw"])
+    fast, slow = (
+        paired(doubled[case], doubled["adamw"]),
+        paired(recipe[case], recipe["adamw"]),
+    )
     against[case], interaction[case] = fast, fast - slow
-    print(f"{case:10} - plain, at twice the rate: {t_interval(fast)}; equivalent within 0.02: p = {equivalence(fast, 0.02).p:.3f}")
-    print(f"{'':10} that minus the same at the recipe's rate: {t_interval(fast - slow)}, sign flips p = {sign_flip_p(fast - slow):.2f}")
+    print(
+        f"{case:10} - plain, at twice the rate: {t_interval(fast)}; equivalent within 0.02: p = {equivalence(fast, 0.02).p:.3f}"
+    )
+    print(
+        f"{'':10} that minus the same at the recipe's rate: {t_interval(fast - slow)}, sign flips p = {sign_flip_p(fast - slow):.2f}"
+    )
 least = sign_flip_p(np.array([1.0, 2.0, 3.0]))
 print(f"least p that sign flips of three seeds can have: {least}")
 found = t_interval(interaction["factored"])
-assert [round(value, 3) for value in found[:3]] == [0.006, -0.036, 0.048] and least == 0.25
-assert equivalence(against["factored"], 0.02).p > 0.05 > equivalence(interaction["factored"], 0.05).p
+assert [round(value, 3) for value in found[:3]] == [
+    0.006,
+    -0.036,
+    0.048,
+] and least == 0.25
+assert (
+    equivalence(against["factored"], 0.02).p
+    > 0.05
+    > equivalence(interaction["factored"], 0.05).p
+)
 
 # %% [markdown]
 # Each model gains 0.04 to 0.11 nats in every seed. The recipe's rate is far from the best at this size, and plain AdamW gains eleven times the factored model's advantage by it.
@@ -366,13 +517,27 @@ assert equivalence(against["factored"], 0.02).p > 0.05 > equivalence(interaction
 # %% tags=["claim-hypothesis"]
 at_recipe = {case: paired(final[case], by_heads[4]) for case in ("heads-1", "heads-16")}
 for case in at_recipe:
-    for rate, difference in (("the recipe's rate", at_recipe[case]), ("twice the rate", against[case])):
+    for rate, difference in (
+        ("the recipe's rate", at_recipe[case]),
+        ("twice the rate", against[case]),
+    ):
         both = t_interval(difference, 1 - 0.05 / 2)
-        print(f"{case:8} - 4 heads, {rate:17}: {t_interval(difference)}; at 97.5 %, for two comparisons: {both.low:.3f} to {both.high:.3f}")
-assert at_recipe["heads-16"].mean() > 0 > t_interval(at_recipe["heads-16"]).low and against["heads-16"].min() > 0.03
+        print(
+            f"{case:8} - 4 heads, {rate:17}: {t_interval(difference)}; at 97.5 %, for two comparisons: {both.low:.3f} to {both.high:.3f}"
+        )
+assert (
+    at_recipe["heads-16"].mean() > 0 > t_interval(at_recipe["heads-16"]).low
+    and against["heads-16"].min() > 0.03
+)
 assert t_interval(at_recipe["heads-1"]).high < 0 < t_interval(against["heads-1"]).low
-assert t_interval(against["heads-1"], 1 - 0.05 / 2).low < 0 < t_interval(against["heads-16"], 1 - 0.05 / 2).low
-assert t_interval(interaction["heads-1"]).low < 0 < t_interval(interaction["heads-1"]).high
+assert (
+    t_interval(against["heads-1"], 1 - 0.05 / 2).low
+    < 0
+    < t_interval(against["heads-16"], 1 - 0.05 / 2).low
+)
+assert (
+    t_interval(interaction["heads-1"]).low < 0 < t_interval(interaction["heads-1"]).high
+)
 
 # %% [markdown]
 # Four heads do better than sixteen at either rate, at the recipe's in the mean only, at twice the rate clearly. Against one head the sign changes: worse than one at the recipe's rate, better at twice the rate. But the second interval holds zero once it is one of two comparisons, and so does that of the change itself. That the order of the heads depends on the rate is a suspicion worth more seeds, and no finding.
@@ -381,14 +546,21 @@ assert t_interval(interaction["heads-1"]).low < 0 < t_interval(interaction["head
 
 # %%
 K, Q = draw(D, E), draw(D, E)
-held_K = torch.linalg.solve(K[:, :D], K)                          # the canonical pair of the same M, at the scale that makes both norms equal
+held_K = torch.linalg.solve(
+    K[:, :D], K
+)  # the canonical pair of the same M, at the scale that makes both norms equal
 held_Q = K[:, :D].mT @ Q
 scale = (held_Q.norm() / held_K.norm()).sqrt()
 decay = lambda K, Q: (K.square().sum() + Q.square().sum()).item()
 nuclear = torch.linalg.svdvals(K.mT @ Q).sum().item()
 canonical_decay = decay(scale * held_K, held_Q / scale)
-assert torch.allclose(held_K.mT @ held_Q, K.mT @ Q) and abs(decay(*rebalance(Q, K)) - 2 * nuclear) < 1e-10 * nuclear
-print(f"squared norms over their least for one M: plain {decay(K, Q) / (2 * nuclear):.2f}, balanced 1, canonical {canonical_decay / (2 * nuclear):.2f}")
+assert (
+    torch.allclose(held_K.mT @ held_Q, K.mT @ Q)
+    and abs(decay(*rebalance(Q, K)) - 2 * nuclear) < 1e-10 * nuclear
+)
+print(
+    f"squared norms over their least for one M: plain {decay(K, Q) / (2 * nuclear):.2f}, balanced 1, canonical {canonical_decay / (2 * nuclear):.2f}"
+)
 assert canonical_decay > decay(K, Q) > 2 * nuclear
 
 # %% [markdown]
@@ -440,8 +612,16 @@ assert canonical_decay > decay(K, Q) > 2 * nuclear
 S = draw(D, D)
 rotation = torch.linalg.qr(S).Q
 plain = lambda K, Q: velocity(lambda K, Q: K.mT @ Q, K, Q)
-change = {name: ((plain(torch.linalg.inv(T).mT @ K, T @ Q) - plain(K, Q)).norm() / plain(K, Q).norm()).item() for name, T in (("rotated", rotation), ("stretched", S))}
-print(f"rotated: the same velocity within 1e-12: {change['rotated'] < 1e-12}; stretched: {change['stretched'] < 1e-12}")
+change = {
+    name: (
+        (plain(torch.linalg.inv(T).mT @ K, T @ Q) - plain(K, Q)).norm()
+        / plain(K, Q).norm()
+    ).item()
+    for name, T in (("rotated", rotation), ("stretched", S))
+}
+print(
+    f"rotated: the same velocity within 1e-12: {change['rotated'] < 1e-12}; stretched: {change['stretched'] < 1e-12}"
+)
 assert change["rotated"] < 1e-12 and change["stretched"] > 0.1
 
 # %% [markdown]
@@ -454,8 +634,11 @@ assert change["rotated"] < 1e-12 and change["stretched"] > 0.1
 # ```
 
 # %% tags=["hide-cell"]
-share = lambda n, D=32, E=128: (2 * D * E - D ** 2) / (2 * D * E + 2 * n * D ** 2)
-print("share with 0, 1, 2, 10, 100 factors:", " ".join(f"{share(n):.3f}" for n in (0, 1, 2, 10, 100)))
+share = lambda n, D=32, E=128: (2 * D * E - D**2) / (2 * D * E + 2 * n * D**2)
+print(
+    "share with 0, 1, 2, 10, 100 factors:",
+    " ".join(f"{share(n):.3f}" for n in (0, 1, 2, 10, 100)),
+)
 assert share(1) < share(0) == 1 - 1 / 8 and share(10_000) < 1e-3
 
 # %% [markdown]

@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import nbformat
 from nbclient import NotebookClient
+
 from pairing import NOTEBOOKS, chapters, read_source
 
 CELL_TIMEOUT = 120  # seconds, as in the tests and in the book
@@ -23,7 +24,9 @@ def name_cells(notebook):
     """Give each cell an id made from its text, so that an id changes only where the text does."""
     seen = {}
     for cell in notebook.cells:
-        name = hashlib.sha256(f"{cell.cell_type}:{cell.source}".encode()).hexdigest()[:8]
+        name = hashlib.sha256(f"{cell.cell_type}:{cell.source}".encode()).hexdigest()[
+            :8
+        ]
         seen[name] = seen.get(name, -1) + 1
         cell.id = f"{name}-{seen[name]}" if seen[name] else name
 
@@ -77,7 +80,9 @@ def main(prefixes):
     known = [c for c in chapters() if (NOTEBOOKS / f"{c}.py").exists()]
     for prefix in prefixes:
         if not any(c.startswith(prefix) for c in known):
-            sys.exit(f"no chapter's name begins with {prefix!r}; there are {', '.join(known)}")
+            sys.exit(
+                f"no chapter's name begins with {prefix!r}; there are {', '.join(known)}"
+            )
     wanted = [c for c in known if c.startswith(tuple(prefixes) or "")]
     with ProcessPoolExecutor(max_workers=min(4, os.cpu_count())) as pool:
         for chapter in pool.map(execute, wanted):

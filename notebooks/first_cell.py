@@ -1,7 +1,7 @@
 """The first cell of every chapter, with the repository's address from _config.yml. Put it into a .py or bring it up to date:
 
-    python notebooks/first_cell.py          every chapter
-    python notebooks/first_cell.py 03 04    the chapters whose names begin so
+python notebooks/first_cell.py          every chapter
+python notebooks/first_cell.py 03 04    the chapters whose names begin so
 """
 
 import sys
@@ -10,20 +10,27 @@ import yaml
 
 from pairing import NOTEBOOKS, chapters
 
-MARK = '# %% tags=["remove-cell"]\n'   # the book does not show the cell
+MARK = '# %% tags=["remove-cell"]\n'  # the book does not show the cell
 HEADER_ENDS = "\n# ---\n\n"
 TEXT = """\
-# On Colab this fetches the book and installs its package; elsewhere it does nothing.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
+
 if "google.colab" in sys.modules:
-    fetch = "test -d ~/attnid || git clone -q --depth 1 {address} ~/attnid"
-    subprocess.run(f"{{fetch}} && {{sys.executable}} -m pip install -q ~/attnid", shell=True, check=True)
-    os.chdir(os.path.expanduser("~/attnid/notebooks"))"""
+    address = "{address}"
+    fetch = f"test -d ~/attnid || git clone -q --depth 1 {{address}} ~/attnid"
+    install = f"{{sys.executable}} -m pip install -q ~/attnid"
+    subprocess.run(f"{{fetch}} && {{install}}", shell=True, check=True)
+    os.chdir(os.path.expanduser("~/attnid/notebooks"))
+elif os.path.isdir("../../../notebooks/results"):
+    os.chdir("../../../notebooks")"""
 
 
 def repository():
     """The address and the branch of the public repository, which _config.yml alone names."""
-    settings = yaml.safe_load((NOTEBOOKS.parent / "_config.yml").read_text(encoding="utf-8"))["repository"]
+    settings = yaml.safe_load(
+        (NOTEBOOKS.parent / "_config.yml").read_text(encoding="utf-8")
+    )["repository"]
     return settings["url"].rstrip("/"), settings["branch"]
 
 
@@ -36,7 +43,7 @@ def with_first_cell(source):
     """The text of a .py notebook with the cell in front of its first other one, in place of an older version."""
     header, body = source.split(HEADER_ENDS, 1)
     if body.startswith(MARK):
-        body = body[body.index("# %%", len(MARK)):]
+        body = body[body.index("# %%", len(MARK)) :]
     return f"{header}{HEADER_ENDS}{MARK}{first_cell()}\n\n{body}"
 
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import yaml
+
 from pairing import NOTEBOOKS, read_source
 
 ROOT = NOTEBOOKS.parent
-NUMBERED = re.compile(r"^(?:`{3,}|:{3,})\{(?:prf:(?P<kind>(?!proof)\w+)|(?P<figure>figure))\}")
+NUMBERED = re.compile(
+    r"^(?:`{3,}|:{3,})\{(?:prf:(?P<kind>(?!proof)\w+)|(?P<figure>figure))\}"
+)
 OPTION = re.compile(r"^:(?:label|name): *(?P<label>\S+)")
 EQUATION = re.compile(r"^\s*\$\$ *\((?P<label>[\w:-]+)\)\s*$")
 TARGET = re.compile(r"^\((?P<label>[\w:-]+)\)=\s*$")
@@ -30,7 +33,11 @@ def pages():
     contents = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
     return [
         contents["root"],
-        *(chapter["file"] for part in contents["parts"] for chapter in part["chapters"]),
+        *(
+            chapter["file"]
+            for part in contents["parts"]
+            for chapter in part["chapters"]
+        ),
     ]
 
 
@@ -79,7 +86,9 @@ def targets():
         for text, figure in pieces(page):
             for kind, label in [("figure", figure["name"])] if figure else labels(text):
                 if label in found:
-                    raise ValueError(f"label={label}: on both {found[label].page} and {page}")
+                    raise ValueError(
+                        f"label={label}: on both {found[label].page} and {page}"
+                    )
                 counts[kind] += 1
                 found[label] = Target(in_words(kind, counts[kind]), page)
     return found

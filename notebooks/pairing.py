@@ -24,7 +24,11 @@ FORBIDDEN = {
 def chapters(folder=NOTEBOOKS):
     """The name of every chapter of which at least one file exists."""
     return sorted(
-        {path.stem for path in folder.glob("[0-9][0-9]_*") if path.suffix in (".py", ".ipynb")}
+        {
+            path.stem
+            for path in folder.glob("[0-9][0-9]_*")
+            if path.suffix in (".py", ".ipynb")
+        }
     )
 
 
@@ -33,7 +37,9 @@ def read_source(path):
     notebook = jupytext.read(path, fmt="py:percent")
     for cell in notebook.cells:
         cell.metadata = {
-            key: value for key, value in cell.metadata.items() if not key.startswith("lines_to_")
+            key: value
+            for key, value in cell.metadata.items()
+            if not key.startswith("lines_to_")
         }
     return notebook
 
@@ -103,7 +109,9 @@ def problems(chapter, folder=NOTEBOOKS):
 if __name__ == "__main__":
     sys.exit(
         "\n".join(
-            f"{chapter}: {problem}" for chapter in chapters() for problem in problems(chapter)
+            f"{chapter}: {problem}"
+            for chapter in chapters()
+            for problem in problems(chapter)
         )
         or 0
     )

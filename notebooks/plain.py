@@ -10,10 +10,11 @@ from collections import Counter
 from functools import cache
 
 import nbformat
+from pybtex.database import parse_file
+
 from execute import write_whole
 from first_cell import repository
 from numbering import EQUATION, ROOT, TARGET, pages, pieces, resolve, targets, title
-from pybtex.database import parse_file
 
 FOLDER = ROOT / "book" / "colab"
 DIRECTIVE = re.compile(r"^(?P<fence>`{3,}|:{3,})\{(?P<name>[\w:-]+)\} *(?P<title>.*)$")
@@ -41,7 +42,9 @@ def anchors(page):
     """Label -> "#" and the spelling in which GitHub shows the heading that it names, of a Markdown page; GitHub gives a notebook none."""
     text = "" if page.startswith("notebooks/") else pieces(page)[0][0]
     seen, found = Counter(), {}
-    for label, heading in re.findall(r"(?:^\(([\w:-]+)\)=\s+)?^#+ (.+)$", text, re.MULTILINE):
+    for label, heading in re.findall(
+        r"(?:^\(([\w:-]+)\)=\s+)?^#+ (.+)$", text, re.MULTILINE
+    ):
         spelling = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
         found[label] = f"#{spelling}" + f"-{seen[spelling]}" * bool(
             seen[spelling]
@@ -56,7 +59,9 @@ def bibliography():
 
 
 def surname(person):
-    return " ".join(str(name) for name in (*person.rich_prelast_names, *person.rich_last_names))
+    return " ".join(
+        str(name) for name in (*person.rich_prelast_names, *person.rich_last_names)
+    )
 
 
 def cited(key, in_brackets):
@@ -68,7 +73,11 @@ def cited(key, in_brackets):
     authors = " and ".join(names) if len(names) < 3 else f"{names[0]} *et al.*"
     year, fields = entry.fields["year"], entry.fields
     url = fields.get("url") or f"https://arxiv.org/abs/{fields['eprint']}"
-    return f"[[{authors}, {year}]]({url})" if in_brackets else f"{authors} [[{year}]]({url})"
+    return (
+        f"[[{authors}, {year}]]({url})"
+        if in_brackets
+        else f"{authors} [[{year}]]({url})"
+    )
 
 
 def target(label):
@@ -82,7 +91,9 @@ def role(found, page):
     name, text = found["name"], found["text"]
     titled = TITLED.match(text)
     words, goal = (
-        (" ".join(titled["title"].split()), titled["target"]) if titled else (None, text.strip())
+        (" ".join(titled["title"].split()), titled["target"])
+        if titled
+        else (None, text.strip())
     )
     if name in ("prf:ref", "numref", "eq", "ref"):
         there = target(goal)
@@ -90,11 +101,15 @@ def role(found, page):
             raise ValueError(
                 f"{name}={goal}: a reference to a place without a number needs its own words"
             )
-        return linked(words or there.text, there.page, page, anchors(there.page).get(goal, ""))
+        return linked(
+            words or there.text, there.page, page, anchors(there.page).get(goal, "")
+        )
     if name == "doc":
         return linked(words or title(resolve(page, goal)), resolve(page, goal), page)
     if name in ("cite:t", "cite:p"):
-        return ", ".join(cited(key.strip(), name == "cite:p") for key in goal.split(","))
+        return ", ".join(
+            cited(key.strip(), name == "cite:p") for key in goal.split(",")
+        )
     if name == "term":
         return words or goal  # GitHub shows the glossary as a block of code
     raise ValueError(f"role={name}: no plain form of it is known")
@@ -123,14 +138,17 @@ def directive(name, heading, lines, page):
         for line in lines
         if re.match(r"^:[\w-]+:", line)
     )
-    body = plain_lines([line for line in lines if not re.match(r"^:[\w-]+:", line)], page)
+    body = plain_lines(
+        [line for line in lines if not re.match(r"^:[\w-]+:", line)], page
+    )
     while body and not body[0]:
         body.pop(0)
     if name == "prf:proof":
         return [f"*Proof.* {body[0]}", *body[1:], "", "∎"]
     if name.startswith("prf:"):
         return framed(
-            f"**{target(options['label']).text}**" + f" ({inline(heading, page)})" * bool(heading),
+            f"**{target(options['label']).text}**"
+            + f" ({inline(heading, page)})" * bool(heading),
             body,
         )
     if name == "dropdown" or "dropdown" in options.get("class", ""):
@@ -144,7 +162,8 @@ def directive(name, heading, lines, page):
         ]
     if name == "admonition" or name in NOTES:
         return framed(
-            f"**{inline(heading, page) if name == 'admonition' else name.capitalize()}**", body
+            f"**{inline(heading, page) if name == 'admonition' else name.capitalize()}**",
+            body,
         )
     raise ValueError(f"directive={name}: no plain form of it is known")
 
@@ -171,7 +190,11 @@ def plain_lines(lines, page):
             continue
         done, text = done + inline("\n".join(text), page).split("\n") * bool(text), []
         found = DIRECTIVE.match(inside[0])
-        done += directive(found["name"], found["title"], inside[1:-1], page) if found else inside
+        done += (
+            directive(found["name"], found["title"], inside[1:-1], page)
+            if found
+            else inside
+        )
     return done + inline("\n".join(text), page).split("\n") * bool(text)
 
 
@@ -202,10 +225,14 @@ def plain(page):
         if cell.cell_type == "markdown":
             cell.source = "\n".join(plain_lines(cell.source.split("\n"), page))
         cells += (
-            [cell, caption(cell, page)] if "figure" in cell.metadata.get("mystnb", {}) else [cell]
+            [cell, caption(cell, page)]
+            if "figure" in cell.metadata.get("mystnb", {})
+            else [cell]
         )
     notebook.cells = cells
-    notebook.metadata.pop("jupytext", None)  # Jupyter would pair the twin with a .py of its own
+    notebook.metadata.pop(
+        "jupytext", None
+    )  # Jupyter would pair the twin with a .py of its own
     nbformat.validate(notebook)
     return nbformat.writes(notebook) + "\n"
 

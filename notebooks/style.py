@@ -25,7 +25,11 @@ def missing_frame(notebook):
     headings = re.findall(
         r"^## ([^:\n]+)", text, re.MULTILINE
     )  # what follows a colon is the chapter's own
-    yield from (f'it has no section "{section}"' for section in SECTIONS if section not in headings)
+    yield from (
+        f'it has no section "{section}"'
+        for section in SECTIONS
+        if section not in headings
+    )
     found = [heading for heading in headings if heading in SECTIONS]
     if found != sorted(found, key=SECTIONS.index):
         yield f"its sections are out of order: {', '.join(found)}"
@@ -37,17 +41,31 @@ def missing_frame(notebook):
 def unused_imports(notebook):
     """The names that code cells import and no code cell uses."""
     tree = ast.parse("\n".join(texts(notebook, "code")))
-    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    names = {alias.asname or alias.name.split(".")[0] for node in imports for alias in node.names}
-    return sorted(names - {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})
+    imports = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    names = {
+        alias.asname or alias.name.split(".")[0]
+        for node in imports
+        for alias in node.names
+    }
+    return sorted(
+        names - {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    )
 
 
 def problems(chapter, folder=NOTEBOOKS):
     """Everything about a chapter's .py that a reviewer would send back, as a list of sentences."""
     notebook = read_source(folder / f"{chapter}.py")
     first = notebook.cells[0]
-    is_first = first.source == first_cell() and first.metadata == {"tags": ["remove-cell"]}
-    found = [] if is_first else ["its first cell is not the one of notebooks/first_cell.py"]
+    is_first = first.source == first_cell() and first.metadata == {
+        "tags": ["remove-cell"]
+    }
+    found = (
+        [] if is_first else ["its first cell is not the one of notebooks/first_cell.py"]
+    )
     found += [
         f"a cell has {len(lines)} lines, {LONGEST_CELL} are allowed"
         for source in texts(notebook, "code")
@@ -63,7 +81,9 @@ def problems(chapter, folder=NOTEBOOKS):
 if __name__ == "__main__":
     sys.exit(
         "\n".join(
-            f"{chapter}: {problem}" for chapter in chapters() for problem in problems(chapter)
+            f"{chapter}: {problem}"
+            for chapter in chapters()
+            for problem in problems(chapter)
         )
         or 0
     )

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from .layer.attention import Attention, forward
     from .layer.counting import Count, count
     from .layer.directions import generators
+    from .layer.exact import exact_nullity
     from .layer.gauge import act_query_key, act_value_output
+    from .layer.independence import independent_directions
     from .layer.measuring import Measurement, NoGapError, measure
     from .layer.metrics import head_metrics
     from .layer.rebalancing import rebalance
@@ -24,7 +26,9 @@ HOMES = {
     "layer.attention": ("Attention", "forward"),
     "layer.counting": ("Count", "count"),
     "layer.directions": ("generators",),
+    "layer.exact": ("exact_nullity",),
     "layer.gauge": ("act_query_key", "act_value_output"),
+    "layer.independence": ("independent_directions",),
     "layer.measuring": ("Measurement", "NoGapError", "measure"),
     "layer.metrics": ("head_metrics",),
     "layer.rebalancing": ("rebalance",),

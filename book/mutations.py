@@ -1,0 +1,162 @@
+"""The page of mutations: one ingredient of each row's check is replaced, and the check is seen to fail.
+
+    python book/mutations.py    run them all and write the page
+
+Each chapter has its file in `mutations`, a table for each replacement. `row` and `check` say whose check must fail, and which of its
+checks; `what` says in words what is replaced; `old` and `new` are text in the chapter's code, or `patch` is a name of the package
+and `by` an expression that stands in its place while the chapter runs (`torch` is at hand, `true` is the name's own value).
+"""
+
+import ast
+import importlib
+import os
+import tomllib
+from contextlib import chdir, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from made import keep
+from pairing import NOTEBOOKS, read_source
+
+from attnid.claims import LEDGER, ClaimFails
+
+BOOK = Path(__file__).resolve().parent
+CHAPTER = {claim.id: claim.chapter for claim in LEDGER}
+HEAD = """# Checks that can fail
+
+A check that nothing could fail shows nothing. For every row of the {doc}`ledger <ledger>` one ingredient of what its chapter computes is
+replaced here, and the row's own check must fail: the cells that it needs are run again with the replacement, and with their assertions
+taken out, so that nothing else can notice. The tests do it again, and compare what each check says with this page.
+
+| Row | What was replaced | How its check failed |
+|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """What is replaced for a row, by text in its chapter or by a name of the package, and which of its checks must fail."""
+
+    row: str
+    check: str
+    what: str
+    old: str = ""
+    new: str = ""
+    patch: str = ""
+    by: str = ""
+
+
+MUTATIONS = [
+    Mutation(**table)
+    for file in sorted((BOOK / "mutations").glob("*.toml"))
+    for table in tomllib.loads(file.read_text(encoding="utf-8"))["mutation"]
+]
+
+
+class Unasserted(ast.NodeTransformer):
+    """Code without its assertions."""
+
+    def visit_Assert(self, node):
+        return ast.copy_location(ast.Pass(), node)
+
+
+def bound(tree):
+    """The names that a cell gives a value, or changes: by assignment, definition or import, or as arguments of a bare call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).split(".")[0]
+        elif isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+            yield from used(node.value)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            if ast.unparse(node.value.func).split(".")[0] not in ("print", "figures", "check"):
+                yield from used(node.value)
+
+
+def used(tree):
+    """The names that code reads."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def asks(tree, row):
+    """Whether a cell holds a check of a row."""
+    return any(
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "check"
+        and node.args
+        and ast.unparse(node.args[0]) == repr(row)
+        for node in ast.walk(tree)
+    )
+
+
+def needed(cells, row):
+    """The cells that check a row, and those before them from which their names come, in order."""
+    trees = [ast.parse(cell) for cell in cells]
+    names, kept = set(), []
+    for cell, tree in reversed(list(zip(cells, trees))):
+        if asks(tree, row) or names & set(bound(tree)):
+            names |= used(tree)
+            kept.append(cell)
+    return kept[::-1]
+
+
+@contextmanager
+def replaced(patch, by):
+    """A name of the package with another value for a while."""
+    if not patch:
+        yield
+        return
+    home, name = patch.rsplit(".", 1)
+    module = importlib.import_module(home)
+    true = getattr(module, name)
+    setattr(module, name, eval(by, {"torch": torch, "true": true}))
+    try:
+        yield
+    finally:
+        setattr(module, name, true)
+
+
+def code_of(chapter):
+    """The code cells of a chapter, but for the first, which is Colab's."""
+    notebook = read_source(NOTEBOOKS / f"{chapter}.py")
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"][1:]
+
+
+def failure(mutation):
+    """What the row's check says when the ingredient is replaced. AssertionError where nothing is replaced, or it survives."""
+    cells = needed(code_of(CHAPTER[mutation.row]), mutation.row)
+    source = "\n\n".join(cells)
+    if mutation.old:
+        assert mutation.old in source, f"{mutation.row}: {mutation.old!r} is not in its cells"
+        source = source.replace(mutation.old, mutation.new)
+    code = compile(Unasserted().visit(ast.parse(source)), CHAPTER[mutation.row], "exec")
+    with (
+        replaced(mutation.patch, mutation.by),
+        chdir(NOTEBOOKS),
+        open(os.devnull, "w") as nowhere,
+        redirect_stdout(nowhere),
+    ):
+        try:
+            exec(code, {"__name__": "chapter"})
+        except ClaimFails as fails:
+            assert (fails.row, fails.method) == (mutation.row, mutation.check), str(fails)
+            return str(fails)
+    raise AssertionError(f"{mutation.row} survives: {mutation.what}")
+
+
+def line(mutation, failure):
+    """A row of the page's table."""
+    return f"| {mutation.row} | {mutation.what} | {failure.split(': ', 1)[1]} |\n"
+
+
+def page():
+    """The page, each mutation run."""
+    return HEAD + "".join(line(mutation, failure(mutation)) for mutation in MUTATIONS)
+
+
+if __name__ == "__main__":
+    keep(BOOK / "mutations.md", page().encode())
