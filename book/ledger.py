@@ -1,58 +1,119 @@
-"""The ledger and the errata as pages, made from the rows of `attnid.claims`: python book/ledger.py writes both."""
+"""The ledger and the errata as pages: the rows of `attnid.claims`, and what the executed chapters found of them.
 
+python book/ledger.py    write both
+"""
+
+import re
+from functools import cache
 from pathlib import Path
 
+import formal
+import nbformat
 from made import keep
+from pairing import NOTEBOOKS, output_text
 
 from attnid.claims import LEDGER
 
 BOOK = Path(__file__).resolve().parent
+KINDS = {
+    "measurement": "an independent measurement",
+    "identity": "an identity",
+    "arithmetic": "arithmetic",
+}
+AGREEMENT = re.compile(r"^✓ (?P<row>\S+): .*$", re.M)
+METHOD = re.compile(r"(\w+)(?= (?:=|<|>|in) )")
 
 LEDGER_HEAD = """# Ledger of claims
 
-Every numbered statement, figure and figure in the text of {cite:t}`morrow2026`, and what came of it here. A status says no more than what
-was run: the test suite runs the evidence of each row again, compares what each method finds with the claim, and fails when a row points at
-nothing. Methods: the *formula* is `count`; the *measured rank* is `measure`; *generators* are directions shown to change no output, and to
-be independent; the *exact rank* is taken over a prime field; an *identity* is an equation that holds to rounding.
+Every numbered statement, figure and figure in the text of {cite:t}`morrow2026`, and what came of it here. What was found is what the cells
+of the chapters printed when they were last executed, and the test suite executes them again: `check` compares each number with
+its row and stops where it differs. Each check is *an independent measurement*, which could have come out otherwise; *an identity*, two
+expressions of one value that agree to rounding; or *arithmetic*, a formula evaluated. {doc}`Another page <mutations>` shows for each row that its
+check can fail, and {doc}`a third <formal>` has the proofs that a machine has checked. Counts come from a *formula* (`count`), from a *measured* rank
+(`measure`), from *generators*, directions shown to change no output and to be independent, and from the *exact* rank over a prime field.
 
 """
 
 ERRATA_HEAD = """# Errata of the paper
 
 Where {cite:t}`morrow2026` is wrong, or holds under conditions that it does not state. Each point was derived again here before it was
-printed, and each leads to the row of the {doc}`ledger <ledger>` whose evidence shows it.
+printed, and each leads to the row of the {doc}`ledger <ledger>` whose checks show it.
 
 """
 
 
-def place(where):
-    """A cell's chapter as a link, or a test's name."""
-    if "::" in where:
-        return f"`{where}`"
-    chapter, tag = where.split("#")
-    return f"{{doc}}`chapter {chapter[:2]} <../notebooks/{chapter}>`, cell `{tag}`"
+@cache
+def agreements(chapter):
+    """Row -> the lines that its checks printed when the chapter was last executed."""
+    notebook = nbformat.read(NOTEBOOKS / f"{chapter}.ipynb", as_version=4)
+    found = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            for line in AGREEMENT.finditer(output_text(output)):
+                found.setdefault(line["row"], []).append(line[0])
+    return found
+
+
+def found(claim):
+    """What the chapter of a row found of it, in lines."""
+    return agreements(claim.chapter).get(claim.id, []) if claim.chapter else []
+
+
+def problems(claim):
+    """Where the executed chapter and a row differ: a check that was not made, or twice, or that printed something else."""
+    lines = found(claim)
+    methods = [METHOD.findall(line) for line in lines]
+    made = [method for line in methods for method in line]
+    yield from (f"{claim.id}: {m} is not checked" for m in claim.checks if m not in made)
+    yield from (f"{claim.id}: {m} is checked twice" for m in set(made) if made.count(m) > 1)
+    for line, names in zip(lines, methods):
+        if not set(names) <= claim.checks.keys() or line != claim.agreement(names):
+            yield f"{claim.id}: {line!r} is not what the row says"
+
+
+def chapter_link(claim):
+    return f"{{doc}}`chapter {claim.chapter[:2]} <../notebooks/{claim.chapter}>`"
 
 
 def in_the_book(claim):
     links = [f"{{prf:ref}}`{item}`" for item in claim.items]
-    chapter = (
-        [f"{{doc}}`chapter {claim.chapter[:2]} <../notebooks/{claim.chapter}>`"]
-        if claim.chapter
-        else []
-    )
-    return ", ".join(links + chapter) or "–"
+    return ", ".join(links + ([chapter_link(claim)] if claim.chapter else [])) or "–"
+
+
+def formal_twins(claim):
+    """Links to the theorems that a machine has checked of a row's statements."""
+    names = {name: None for item in claim.items for name in formal.by_item().get(item, [])}
+    return [f"{{ref}}`{name} <{formal.target(name)}>`" for name in names]
 
 
 def target(claim):
     return "ledger-" + claim.id.replace(".", "-")
 
 
+def kinds(claim):
+    """How many checks of each kind a row has, in words."""
+    have = [check.kind for check in claim.checks.values()]
+    return ", ".join(f"{have.count(kind)} {kind}" for kind in KINDS if kind in have) or "–"
+
+
 def overview(claims):
     rows = [
-        f"| [{claim.paper}](#{target(claim)}) | {in_the_book(claim)} | {', '.join(claim.methods) or '–'} | {claim.status} |"
+        f"| [{claim.paper}](#{target(claim)}) | {in_the_book(claim)} | {kinds(claim)} | {len(formal_twins(claim)) or '–'} | {claim.status} |"
         for claim in claims
     ]
-    return "\n".join(["| Paper | Here | Methods | Status |", "|---|---|---|---|", *rows, "", ""])
+    return "\n".join(
+        ["| Paper | Here | Checks | Formal | Status |", "|---|---|---|---|---|", *rows, "", ""]
+    )
+
+
+def by_kind(claim):
+    """A row's checks, those of one kind together, in words."""
+    parts = (
+        f"{KINDS[kind]}: " + ", ".join(f"*{name.replace('_', ' ')}*" for name in names)
+        for kind in KINDS
+        if (names := [name for name, check in claim.checks.items() if check.kind == kind])
+    )
+    return "; ".join(parts)
 
 
 def entry(claim):
@@ -64,12 +125,13 @@ def entry(claim):
         "",
         f"- Status: **{claim.status}**" + (f" ({claim.conditions})" if claim.conditions else ""),
     ]
-    if claim.methods:
-        lines += [
-            f"- Here: {in_the_book(claim)}",
-            f"- Methods: {', '.join(claim.methods)}; tolerance: {claim.tolerance}",
-            f"- Checked by: {'; '.join(map(place, claim.where))}",
-        ]
+    if claim.checks:
+        lines += [f"- Here: {in_the_book(claim)}", f"- Kinds of check: {by_kind(claim)}"]
+        lines += ["- Found: " + "; ".join(f"`{line.split(': ', 1)[1]}`" for line in found(claim))]
+    if twins := formal_twins(claim):
+        lines += [f"- Checked by a machine: {', '.join(twins)}"]
+    if claim.tests:
+        lines += [f"- Tests that hold more of it: {', '.join(f'`{test}`' for test in claim.tests)}"]
     if claim.printed:
         lines += [f"- In the paper: {claim.printed}"]
     return "\n".join(lines) + "\n\n"

@@ -1,18 +1,20 @@
-"""The ledger holds: every row's evidence finds what it says, points somewhere, and says no more than was run."""
+"""The ledger holds: every row is checked by its chapter, points somewhere, and says no more than was run."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import ledger
+import numpy as np
 import pytest
+import torch
 
 import attnid
-from attnid.claims import evidence
-from attnid.claims.ledger import LEDGER, STATUSES, Claim, ClaimFails, verify
-from attnid.layer import counting
+from attnid.claims import LEDGER, STATUSES, Check, Claim, ClaimFails, check
+from attnid.claims.ledger import KINDS, read_ledger
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN = [claim for claim in LEDGER if claim.status != "not yet run"]
+SOUND = next(claim for claim in LEDGER if claim.id == "ex-4.1")
 PAPER = (
     "section 4.1",
     "Lemma 4.1",
@@ -42,47 +44,25 @@ PAPER = (
 
 
 def problems(claim):
-    """What is wrong with a row, beside its evidence."""
-    found = [] if claim.status in STATUSES else [f"status {claim.status!r}"]
-    if claim.status == "not yet run":
-        found += ["says nothing was run, and has evidence"] if claim.methods or claim.where else []
-    else:
-        found += (
-            []
-            if claim.methods and claim.where and claim.evidence
-            else [f"is {claim.status} without evidence"]
-        )
-    found += (
-        ["is corrected, but not what"] if claim.status == "corrected" and not claim.printed else []
+    """What is wrong with a row, beside what its checks find."""
+    if claim.status not in STATUSES:
+        yield f"status {claim.status!r}"
+    if (claim.status == "not yet run") != (not claim.checks):
+        yield f"is {claim.status} with {len(claim.checks)} checks"
+    yield from (
+        f"{m} is of kind {c.kind!r}" for m, c in claim.checks.items() if c.kind not in KINDS
     )
-    found += (
-        ["has conditions, but not which"]
-        if claim.status == "confirmed with conditions" and not claim.conditions
-        else []
-    )
-    return (
-        found
-        + [f"points at nothing: {place}" for place in claim.where if not exists(place)]
-        + missing_items(claim)
-    )
+    if claim.status == "corrected" and not claim.printed:
+        yield "is corrected, but not what"
+    if claim.status == "confirmed with conditions" and not claim.conditions:
+        yield "has conditions, but not which"
+    yield from (f"points at nothing: {test}" for test in claim.tests if not exists(test))
+    yield from missing_items(claim)
 
 
-def exists(place):
-    """Whether a test or a tagged notebook cell is there."""
-    if "::" in place:
-        file, name = place.split("::")
-        return (ROOT / file).exists() and f"def {name}(" in (ROOT / file).read_text()
-    chapter, tag = place.split("#")
-    source = ROOT / "notebooks" / f"{chapter}.py"
-    return source.exists() and tag in cell_tags(source.read_text())
-
-
-def cell_tags(source):
-    return {
-        tag
-        for tags in re.findall(r"^# %%.*\btags=\[(.*?)\]", source, re.M)
-        for tag in re.findall(r'"(.*?)"', tags)
-    }
+def exists(test):
+    file, name = test.split("::")
+    return (ROOT / file).exists() and f"def {name}(" in (ROOT / file).read_text()
 
 
 def missing_items(claim):
@@ -95,14 +75,14 @@ def missing_items(claim):
     ]
 
 
-@pytest.mark.parametrize("claim", RUN, ids=lambda claim: claim.id)
-def test_each_claim_holds(claim):
-    verify(claim)
+@pytest.mark.parametrize("claim", LEDGER, ids=lambda claim: claim.id)
+def test_the_chapter_checks_the_row(claim):
+    assert list(ledger.problems(claim)) == []
 
 
 @pytest.mark.parametrize("claim", LEDGER, ids=lambda claim: claim.id)
 def test_each_row_is_sound(claim):
-    assert problems(claim) == []
+    assert list(problems(claim)) == []
 
 
 def test_every_statement_of_the_paper_has_a_row():
@@ -123,71 +103,86 @@ def test_every_statement_of_the_book_has_a_row():
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [
-        Claim("x", "Lemma 9", "all is well", "proved"),
-        Claim("x", "Lemma 9", "all is well", "confirmed"),
-        Claim(
-            "x",
-            "Lemma 9",
-            "all is well",
-            where=("tests/claims/test_ledger.py::test_each_claim_holds",),
-        ),
-        replace(RUN[1], items=("lem-nowhere",)),
-        replace(RUN[1], where=("tests/claims/test_ledger.py::test_of_nothing",)),
-        replace(RUN[1], where=("02_query_key_invariance#claim-nothing",)),
-        replace(RUN[1], status="corrected"),
-        replace(RUN[1], status="confirmed with conditions"),
-    ],
-)
-def test_an_unsound_row_is_found(broken):
-    assert problems(broken)
-
-
-@pytest.mark.parametrize(
     "change",
     [
-        dict(expected=(35,)),
-        dict(methods=("identity",)),
-        dict(methods=(*RUN[1].methods, "training")),
+        dict(status="proved"),
+        dict(status="not yet run"),
+        dict(checks={}),
+        dict(checks={"formula": Check("guess", "equals", 3)}),
+        dict(items=["lem-nowhere"]),
+        dict(tests=["tests/claims/test_ledger.py::test_of_nothing"]),
+        dict(status="corrected", printed=""),
+        dict(status="confirmed with conditions", conditions=""),
     ],
 )
-def test_a_row_that_says_something_else_than_its_evidence_fails(change):
-    with pytest.raises(ClaimFails):
-        verify(replace(RUN[1], **change))
+def test_an_unsound_row_is_found(change):
+    assert list(problems(SOUND)) == [] and list(problems(replace(SOUND, **change)))
 
 
 @pytest.mark.parametrize(
-    "claim", [c for c in RUN if "formula" in c.methods], ids=lambda claim: claim.id
-)
-def test_a_broken_formula_is_seen_by_the_ledger(claim, monkeypatch):
-    whole = counting.count
-    monkeypatch.setattr(
-        counting,
-        "count",
-        lambda a: counting.Count(a.parameters, {t: n + 1 for t, n in whole(a).terms.items()}),
-    )
-    with pytest.raises(ClaimFails, match="formula"):
-        verify(claim)
-
-
-@pytest.mark.parametrize(
-    "name, wrong",
+    "printed",
     [
-        ("act_query_key", lambda S, Q, K, *b: (S @ Q, S @ K, *b)),
-        ("act_value_output", lambda S, V, O: (S @ V, O @ S)),
+        "",
+        "✓ ex-4.1: formula = measured = generators = [2, 6, 10]",
+        "✓ ex-4.1: formula = measured = generators = exact = [2, 6, 11]",
+        "✓ ex-4.1: formula = measured = generators = exact = [2, 6, 10]\n✓ ex-4.1: exact = [2, 6, 10]",
+        "✓ ex-4.1: formula = measured = generators = exact = training = [2, 6, 10]",
     ],
 )
-def test_a_broken_action_is_seen_by_the_ledger(name, wrong, monkeypatch):
-    monkeypatch.setattr(evidence, name, wrong)
-    with pytest.raises(ClaimFails, match="identity"):
-        verify(
-            next(
-                c
-                for c in RUN
-                if c.id == {"act_query_key": "lemma-4.1", "act_value_output": "lemma-4.6"}[name]
-            )
-        )
+def test_a_chapter_that_differs_from_its_row_is_found(printed, monkeypatch):
+    monkeypatch.setattr(ledger, "agreements", lambda chapter: {"ex-4.1": printed.split("\n")})
+    assert list(ledger.problems(SOUND))
+
+
+@pytest.mark.parametrize(
+    "found", [[2, 6, 10], (2, 6, 10), np.array([2, 6, 10]), torch.tensor([2, 6, 10])]
+)
+def test_what_a_method_finds_may_have_any_form(found, capsys):
+    check("ex-4.1", formula=found, exact=[2, 6, 10])
+    assert capsys.readouterr().out == "✓ ex-4.1: formula = exact = [2, 6, 10]\n"
+
+
+@pytest.mark.parametrize(
+    "comparison, bound, good, bad",
+    [
+        ("equals", 36, [36, np.int64(36)], [35, [36], float("nan"), None]),
+        ("below", 1e-10, [0.0, 3e-16, [1e-12, 0.0]], [1e-9, float("nan"), [1e-12, 1.0], []]),
+        ("above", 1.0, [2, torch.tensor(3.0)], [1.0, float("nan"), {}]),
+        ("within", [0.1, 0.2], [0.15, {"a": 0.11, "b": 0.19}], [0.2, {"a": 0.11, "b": 0.3}]),
+    ],
+)
+def test_comparisons(comparison, bound, good, bad):
+    it = Check("measurement", comparison, bound)
+    assert all(map(it.holds, good)) and not any(map(it.holds, bad))
+
+
+def test_a_check_that_fails_names_row_method_and_numbers():
+    with pytest.raises(
+        ClaimFails, match=r"ex-4.1: measured finds \[2, 6, 11\], expected = \[2, 6, 10\]"
+    ):
+        check("ex-4.1", formula=[2, 6, 10], measured=[2, 6, 11])
+
+
+@pytest.mark.parametrize(
+    "row, found, said",
+    [
+        ("lemma-9.9", {"formula": 1}, "lemma-9.9"),
+        ("ex-4.1", {"training": 1}, "training"),
+        ("ex-4.1", {}, r"not \[\]"),
+    ],
+)
+def test_a_check_that_the_ledger_does_not_have_is_refused(row, found, said):
+    with pytest.raises(ValueError, match=said):
+        check(row, **found)
+
+
+def test_a_row_is_read_from_its_table():
+    (claim,) = read_ledger(
+        '["x-1"]\npaper = "Lemma 9"\nclaim = "all is well"\nstatus = "confirmed"\n'
+        'checks.identity = { kind = "identity", below = 1e-10 }\n'
+    )
+    it = Check("identity", "below", 1e-10)
+    assert claim == Claim("x-1", "Lemma 9", "all is well", "confirmed", checks={"identity": it})
 
 
 def test_the_ledger_is_public():
