@@ -20,7 +20,7 @@ KINDS = {
     "identity": "an identity",
     "arithmetic": "arithmetic",
 }
-AGREEMENT = re.compile(r"^✓ (?P<row>\S+): .*$", re.M)
+AGREEMENT = re.compile(r"^✓ (?P<row>\S+): .*(?:\n  .*)*", re.M)
 METHOD = re.compile(r"(\w+)(?= (?:=|<|>|in) )")
 
 LEDGER_HEAD = """# Ledger of claims
@@ -50,7 +50,7 @@ def agreements(chapter):
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             for line in AGREEMENT.finditer(output_text(output)):
-                found.setdefault(line["row"], []).append(line[0])
+                found.setdefault(line["row"], []).append(line[0].replace("\n  ", " "))
     return found
 
 

