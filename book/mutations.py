@@ -11,6 +11,7 @@ import ast
 import importlib
 import os
 import tomllib
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,7 +156,9 @@ def line(mutation, failure):
 
 def page():
     """The page, each mutation run."""
-    return HEAD + "".join(line(mutation, failure(mutation)) for mutation in MUTATIONS)
+    with ProcessPoolExecutor() as pool:
+        failures = pool.map(failure, MUTATIONS)
+    return HEAD + "".join(map(line, MUTATIONS, failures))
 
 
 if __name__ == "__main__":

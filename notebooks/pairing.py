@@ -11,7 +11,8 @@ import jupytext
 import nbformat
 
 NOTEBOOKS = Path(__file__).resolve().parent
-LONGEST_CELL = 25
+LONGEST_CELL = 25  # lines
+WIDTH = 88  # columns that a page of the book shows
 FORBIDDEN = {
     "an absolute path": r"(?<![\w.:/])/(?:home|root|tmp|var|usr|opt|mnt|work|content|private|Users)/|\b[A-Z]:\\\w",
     "an address": r"\b0x[0-9a-fA-F]{6,}\b",
@@ -75,6 +76,13 @@ def bad_outputs(cell):
         for what, pattern in FORBIDDEN.items():
             if re.search(pattern, output_text(output)):
                 yield f"its output holds {what}"
+        if widest(output_text(output)) > WIDTH:
+            yield f"its output is wider than {WIDTH} columns"
+
+
+def widest(text):
+    """The length of the longest line of a text."""
+    return max(map(len, text.splitlines()), default=0)
 
 
 def bad_code(cell):
@@ -83,6 +91,8 @@ def bad_code(cell):
         yield "it was never executed"
     if len(cell.source.splitlines()) > LONGEST_CELL:
         yield f"it is longer than {LONGEST_CELL} lines"
+    if widest(cell.source) > WIDTH:
+        yield f"it is wider than {WIDTH} columns"
     if "nbval" in (cell.source + str(cell.metadata)).lower():
         yield "it asks nbval to look away"
     if cell.source.rstrip().endswith(";"):

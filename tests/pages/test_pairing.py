@@ -101,6 +101,12 @@ def test_an_error_output_fails(pair):
     ]
 
 
+def test_a_wide_output_fails(pair):
+    assert pair(lambda n: n.cells[1].outputs[0].update(text="x" * 89)) == [
+        "cell 1: its output is wider than 88 columns"
+    ]
+
+
 def test_stderr_fails(pair):
     assert pair(lambda n: n.cells[1].outputs[0].update(name="stderr")) == [
         "cell 1: it writes to stderr"
@@ -111,6 +117,7 @@ def test_stderr_fails(pair):
     "source, problem",
     [
         ("x = 1\n" * 26, "it is longer than 25 lines"),
+        (f"x = {'1' * 85}", "it is wider than 88 columns"),
         ("1 + 1;", "its last semicolon hides a value from Jupyter, but not from nbval"),
         ("# NBVAL_IGNORE_OUTPUT\nprint(1 + 1)", "it asks nbval to look away"),
     ],
