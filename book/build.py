@@ -16,47 +16,29 @@ from threading import Thread
 from made import keep
 
 ROOT = Path(__file__).resolve().parent.parent
-EXECUTED_WITH = (
-    "src",
-    "requirements.txt",
-    *(f"notebooks/results/{preset}" for preset in ("laptop", "comparison")),
-)  # what outputs depend on
+BUILT_FROM = ("src", "book", "notebooks", "proofs", "requirements.txt", "_config.yml", "README.md")
 BUILDER = (
     Path(sys.executable).with_name("jupyter-book"),
     *("build", ".", "--toc", "book/_toc.yml"),
 )
-PAGES = ("html", "html-before")
 
 
-def files(path):
-    """Every file at or below a path, without what Python and pip leave there."""
-    found = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return [p for p in found if p.is_file() and p.suffix != ".pyc" and ".egg-info" not in str(p)]
+def sources(root):
+    """Every file that the pages are made from, but for what Python, pip and editors leave there."""
+    for name in BUILT_FROM:
+        for path in sorted((root / name).rglob("*")) or [root / name]:
+            hidden = re.search(r"__pycache__|\.egg-info|/\.", str(path.relative_to(root)))
+            if path.is_file() and not hidden:
+                yield path
 
 
 def fingerprint(root):
-    """One hash of the names and the contents of everything the notebooks are executed with."""
+    """One hash of the names and the contents of all that."""
     digest = hashlib.sha256()
-    for path in (p for name in EXECUTED_WITH for p in files(root / name) if p.exists()):
-        digest.update(
-            f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
-        )
+    for path in sources(root):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(root)} {content}\n".encode())
     return digest.hexdigest()
-
-
-def forget_stale_executions(root):
-    """Empty the cache of executed notebooks where it belongs to another package or environment: it compares cells only.
-
-    The pages of the last build stay until new ones are there.
-    """
-    build, key = root / "_build", fingerprint(root)
-    stamp = build / "executed-with"
-    if not stamp.exists() or stamp.read_text() != key:
-        for path in build.iterdir() if build.exists() else ():
-            if path.name not in PAGES:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        build.mkdir(exist_ok=True)
-        stamp.write_text(key)
 
 
 def take_picture(root):
@@ -80,9 +62,7 @@ def leave_out_unused_mathjax(html):
 
 
 def progress(line):
-    """What is shown of a line that the builder prints: which chapter was executed, and when the pages are written."""
-    if found := re.search(r"notebooks/(\w+)\.ipynb: Executed notebook in ([\d.]+) s", line):
-        return f"{found[1]}: executed in {found[2]} s\n"
+    """What is shown of a line that the builder prints: when the pages are written."""
     return "writing the pages\n" if "preparing documents" in line else ""
 
 
@@ -153,19 +133,18 @@ def last_good_kept(html):
 
 
 def build(root=ROOT):
-    """Build every page anew, warnings being errors: Sphinx warns about a page only when it reads it."""
-    forget_stale_executions(root)
+    """Build every page anew where anything has changed, warnings being errors: Sphinx warns about a page only when it reads it."""
     for pages in ("ledger.py", "formal.py"):
         subprocess.run([sys.executable, root / "book" / pages], check=True)
     take_picture(root)
-    print(
-        "building the book: each chapter that has changed is executed first, all of them in about two minutes",
-        file=sys.stderr,
-    )
-    with last_good_kept(root / "_build" / "html"):
+    html, stamp, key = root / "_build" / "html", root / "_build" / "built-from", fingerprint(root)
+    if html.exists() and stamp.exists() and stamp.read_text() == key:
+        return html / "index.html"
+    with last_good_kept(html):
         run_quietly([*BUILDER, "--all", "-W", "-n", "--keep-going"], root)
-        leave_out_unused_mathjax(root / "_build" / "html")
-    return root / "_build" / "html" / "index.html"
+        leave_out_unused_mathjax(html)
+    stamp.write_text(key)
+    return html / "index.html"
 
 
 if __name__ == "__main__":

@@ -109,7 +109,6 @@ def test_a_silent_image_is_found(page, image, passes):
 def test_what_is_shown_of_a_build_is_its_progress_and_every_complaint(tmp_path, capfd):
     (tmp_path / "builder").write_text("""import sys
 print("Running Sphinx")
-print("/x/notebooks/01_this.ipynb: Executed notebook in 4.75 seconds [mystnb]")
 print("preparing documents... done")
 print("[IPKernelApp] WARNING | Kernel is running over TCP without encryption. All communication", file=sys.stderr)
 print("page.md:3: WARNING: undefined label", file=sys.stderr)
@@ -118,48 +117,44 @@ sys.exit(3)""")
         book.run_quietly([sys.executable, "builder"], tmp_path)
     out, err = capfd.readouterr()
     assert failure.value.returncode == 3 and out == ""
-    assert sorted(err.splitlines()) == [
-        "01_this: executed in 4.75 s",
-        "page.md:3: WARNING: undefined label",
-        "writing the pages",
-    ]
+    assert sorted(err.splitlines()) == ["page.md:3: WARNING: undefined label", "writing the pages"]
 
 
 @pytest.fixture
 def tree(tmp_path):
-    """A folder with all that the execution of a notebook depends on."""
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "a.py").write_text("a = 1\n")
-    (tmp_path / "requirements.txt").write_text("x==1\n")
-    book.forget_stale_executions(tmp_path)
-    (tmp_path / "_build" / "cached").touch()
+    """A folder with something of all that pages are made from."""
+    for name in book.BUILT_FROM:
+        path = tmp_path / name / "a.py" if "." not in name else tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("a = 1\n")
     return tmp_path
 
 
-def test_executions_are_kept_while_nothing_changes(tree):
+def test_the_fingerprint_stays_while_nothing_changes(tree):
+    key = book.fingerprint(tree)
     (tree / "src" / "__pycache__").mkdir()
     (tree / "src" / "__pycache__" / "a.pyc").touch()
-    book.forget_stale_executions(tree)
-    assert (tree / "_build" / "cached").exists()
+    (tree / "src" / ".b.py.swp").touch()
+    assert book.fingerprint(tree) == key
 
 
-@pytest.mark.parametrize("change", ["src/a.py", "src/new.py", "requirements.txt"])
-def test_executions_are_forgotten_when_the_code_changes(tree, change):
+@pytest.mark.parametrize(
+    "change", ["src/a.py", "notebooks/new.ipynb", "proofs/a.py", "_config.yml"]
+)
+def test_the_fingerprint_changes_with_anything_that_pages_are_made_from(tree, change):
+    key = book.fingerprint(tree)
     (tree / change).write_text("changed\n")
-    book.forget_stale_executions(tree)
-    assert not (tree / "_build" / "cached").exists()
+    assert book.fingerprint(tree) != key
+
+
+def test_nothing_is_built_while_nothing_has_changed(site, monkeypatch):
+    monkeypatch.setattr(book, "run_quietly", None)
+    assert book.build() == site / "index.html"
 
 
 def test_ledger_and_errata_are_those_of_the_rows():
     for name, text in (("ledger.md", ledger.ledger_page()), ("errata.md", ledger.errata_page())):
         assert (book.ROOT / "book" / name).read_text() == text.rstrip() + "\n"
-
-
-def test_pages_of_the_last_build_outlive_a_change_of_the_code(tree):
-    (tree / "_build" / "html").mkdir()
-    (tree / "src" / "a.py").write_text("changed\n")
-    book.forget_stale_executions(tree)
-    assert (tree / "_build" / "html").exists() and not (tree / "_build" / "cached").exists()
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
