@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import singledispatch
 
-from .attention import shift_is_seen
-from .normalised import seen_kernel
+from .description import shift_is_seen
 from .rotation import isotypes
 
 
@@ -155,6 +154,8 @@ def _query_key_normalised(a):
         )
     if not narrow:
         centred = (a.H + a.G) * a.D if a.inputs == "centred" else 0
+        from .normalised import seen_kernel  # the one count that looks at numbers
+
         terms["wide heads"] = (
             len(seen_kernel(a, a.random_parameters(1))) - sum(terms.values()) - centred
         )

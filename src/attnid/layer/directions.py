@@ -8,8 +8,9 @@ from functools import singledispatch
 
 import torch
 
-from .attention import input_basis, shift_is_seen
+from .attention import input_basis
 from .counting import count
+from .description import shift_is_seen
 from .gauge import product_kernel, skew_hermitian
 from .normalised import QUERY_KEY, seen_kernel
 from .rotation import isotypes

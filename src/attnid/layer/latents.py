@@ -8,10 +8,7 @@ have a latent of their own, or none (query_rank None).
 import math
 from dataclasses import KW_ONLY, dataclass
 
-import torch
-
 from ..checks import is_finite, require, require_size
-from .attention import rotate
 from .counting import Count, pair_rank_loss
 
 
@@ -101,16 +98,10 @@ class LatentAttention:
 
     def random_parameters(self, seed=0):
         """Random float64 parameters, name -> tensor: weights normal over the root of their input width, gains in [0.5, 1.5]."""
-        generator = torch.Generator().manual_seed(seed)
-        draw = lambda shape: (
-            torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(shape[-1])
-        )
-        return {
-            name: 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
-            if name.startswith("gain")
-            else draw(shape)
-            for name, shape in self.shapes.items()
-        }
+        from .parameters import random_parameters
+
+        fan_in = {name: shape[-1] for name, shape in self.shapes.items()}
+        return random_parameters(self.shapes, fan_in, seed)
 
 
 def count_latent(a):
@@ -139,6 +130,10 @@ def latent(W, gain, x):
 
 def forward_latent(a, p, x):
     """The layer's outputs (..., L, E) at inputs x (..., L, E), with parameters p: name -> tensor, shaped as `shapes` says."""
+    import torch
+
+    from .attention import rotate
+
     per_head = lambda W, c: torch.einsum("...lr,hdr->...hld", c, W)
     c_q = x if a.query_rank is None else latent(p["W_DQ"], p["gain_DQ"], x)
     c = latent(p["W_DKV"], p["gain_DKV"], x)

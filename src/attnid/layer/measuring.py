@@ -13,7 +13,8 @@ from functools import singledispatch
 import torch
 
 from ..checks import require_size
-from .attention import attend, project, random_inputs, scores, shift_is_seen
+from .attention import attend, project, random_inputs, scores
+from .description import shift_is_seen
 from .rotation import SAME_ANGLE
 
 MIN_GAP = 1e6  # below this ratio a cut between kept and dropped singular values is refused
