@@ -8,9 +8,10 @@ from functools import singledispatch
 
 import torch
 
+from ..checks import require
 from .attention import input_basis
 from .counting import count
-from .description import shift_is_seen
+from .description import Attention, shift_is_seen
 from .gauge import product_kernel, skew_hermitian
 from .normalised import QUERY_KEY, seen_kernel
 from .rotation import isotypes
@@ -285,6 +286,8 @@ def generators(attention, parameters):
     The directions of all terms together are linearly independent. Raises ValueError for what `count` refuses and for
     parameters that do not fit the description.
     """
+    known = "must be an Attention or a GPTConfig"
+    require(isinstance(attention, Attention), "attention", attention, known)
     parameters = attention.check_parameters(parameters)
     return {
         term: unflatten(attention, GENERATORS[term](attention, parameters))
