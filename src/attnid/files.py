@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+import torch
+
 from .checks import require, require_size
 
 
@@ -60,8 +62,6 @@ class Checkpoint:
         state = {"run": run.state_dict(), "history": history, "settings": self._described(run)}
         if self.carried is not None:
             state["carried"] = self.carried.state_dict()
-        import torch
-
         buffer = io.BytesIO()
         torch.save(state, buffer)
         write_whole(self.path, sha256(buffer.getvalue()).digest() + buffer.getvalue())
@@ -91,8 +91,6 @@ class Checkpoint:
         return {name: str(value) for name, value in (run.description | self.settings).items()}
 
     def _read(self):
-        import torch
-
         # torch.load alone does not see a changed number
         content = Path(self.path).read_bytes()
         whole = sha256(content[32:]).digest() == content[:32]

@@ -8,7 +8,8 @@ import math
 
 import torch
 
-from .description import Attention, shift_is_seen  # noqa: F401  both have their older home here
+from .description import Attention as Attention
+from .description import shift_is_seen as shift_is_seen
 
 SOFTCAP = 2.0  # the bound of soft-capped scores; a count does not depend on it
 

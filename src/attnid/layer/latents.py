@@ -9,7 +9,7 @@ import math
 from dataclasses import KW_ONLY, dataclass
 
 from ..checks import is_finite, require, require_size
-from .counting import Count, pair_rank_loss
+from .counting import Count, count, pair_rank_loss
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class LatentAttention:
             object.__setattr__(self, "value_dim", self.still_dim)
         for field in ("embed_dim", "heads", "still_dim", "value_dim"):
             require_size(field, getattr(self, field))
+            object.__setattr__(self, field, int(getattr(self, field)))
         for field in ("kv_rank", "query_rank"):
             rank = getattr(self, field)
             if field == "kv_rank" or rank is not None:
@@ -48,6 +49,7 @@ class LatentAttention:
                     rank,
                     f"a latent wider than embed_dim={self.embed_dim} is not counted",
                 )
+                object.__setattr__(self, field, int(rank))
         good = isinstance(self.rotary, (tuple, list)) and all(
             is_finite(f) and 0 < f < math.pi for f in self.rotary
         )
@@ -104,7 +106,8 @@ class LatentAttention:
         return random_parameters(self.shapes, fan_in, seed)
 
 
-def count_latent(a):
+@count.register
+def count_latent(a: LatentAttention):
     """Closed-form count of the unidentified parameters of one layer of latent attention, as a Count.
 
     Each latent loses r(r - 1)/2 rotations, one scale, which its norm divides out, and r gains, which the maps that read it could

@@ -14,6 +14,8 @@ import torch
 from ..checks import require, require_size
 from .attention import attend, project, random_inputs
 from .description import Attention
+from .latents import LatentAttention, forward_latent
+from .parameters import check_parameters
 from .scaling import NoGapError, even_heads, input_scale, refuse_what_rounding_hides, units
 
 MIN_GAP = 1e6  # below this ratio a cut between kept and dropped singular values is refused
@@ -24,7 +26,13 @@ WELL_CONDITIONED = (
     1e-2  # what of the weighted values is above this share of the largest is projected out
 )
 MAX_BYTES = 4 * 2**30  # of a Jacobian
+MAX_PARAMETERS = 3000  # of a function whose structure is not used
+ROWS = 3  # of its Jacobian for each parameter, at first
+KNOWN = "must be an Attention, a LatentAttention or a GPTConfig"
 OUTPUT = ("W_O", "b_O")
+CHANGES = (
+    "residual={:.1e}: fresh sequences still change the outputs along directions that seemed idle"
+)
 
 
 @dataclass(frozen=True)
@@ -206,8 +214,7 @@ def measure(attention, *, seed=0, parameters=None):
     Raises ValueError where a parameter is missing, of another shape or not finite, and NoGapError where the singular
     values have no gap to cut at.
     """
-    known = "must be an Attention, a LatentAttention or a GPTConfig"
-    require(isinstance(attention, Attention), "attention", attention, known)
+    require(isinstance(attention, Attention), "attention", attention, KNOWN)
     require_size("seed", seed, 0)
     seed = int(seed)
     refuse_large(attention)
@@ -233,6 +240,69 @@ def measure(attention, *, seed=0, parameters=None):
             P = attention.parameters
             return Measurement(P, rank, P - rank, gap, spectrum, residual, batch, length, named)
         batch, length = batch + batch // 2, length + 6
-    raise NoGapError(
-        f"residual={residual:.1e}: fresh sequences still change the outputs along directions that seemed idle"
+    raise NoGapError(CHANGES.format(residual))
+
+
+@measure.register
+def measure_latent(attention: LatentAttention, *, seed=0, parameters=None):
+    """The same for a layer of latent attention, of at most MAX_PARAMETERS parameters."""
+    a, length = attention, 6 + 2 * len(attention.rotary)
+
+    def draw(number, seed):
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(number, length, a.embed_dim, generator=generator, dtype=torch.float64)
+
+    refuse_many(a)
+    parameters = a.random_parameters(seed) if parameters is None else parameters
+    parameters = check_parameters(a.shapes, parameters)
+    return measure_function(
+        partial(forward_latent, a), parameters, draw, length * a.embed_dim, seed
     )
+
+
+def refuse_many(description):
+    """ValueError where a description has more than MAX_PARAMETERS parameters."""
+    many = f"are more than {MAX_PARAMETERS}, too many to measure"
+    require(description.parameters <= MAX_PARAMETERS, "parameters", description.parameters, many)
+
+
+def measure_function(function, parameters, draw, seen, seed=0):
+    """Count the unidentified parameters of any function(parameters, inputs), by the rank of its whole Jacobian.
+
+    draw(number, seed) gives inputs, sequences of tokens along the first two dimensions; `seen` is how many numbers one sequence
+    can tell, at most. More are drawn until the outputs of fresh ones do not change along the null directions of the first.
+    """
+    require_size("seed", seed, 0)
+    seed, P = int(seed), sum(tensor.numel() for tensor in parameters.values())
+    batch = math.ceil(ROWS * P / seen)
+    for _ in range(MAX_ATTEMPTS):
+        J = torch.linalg.qr(jacobian(function, parameters, draw(batch, seed + 1)), mode="r").R
+        spectrum, Vh = torch.linalg.svd(torch.cat((J, J.new_zeros(max(0, P - len(J)), P))))[1:]
+        rank, gap = cut(spectrum)
+        inputs = draw(2 + batch // 4, seed + 2)
+        fresh = jacobian(function, parameters, inputs)
+        change = (fresh @ Vh[rank:].T).norm(dim=0) / fresh.norm(dim=0).mean()
+        residual = float(change.max()) if rank < P else 0.0
+        if residual < MAX_RESIDUAL:
+            parts = Vh[rank:].split([tensor.numel() for tensor in parameters.values()], 1)
+            null = {
+                name: part.unflatten(1, tensor.shape) * _over_all(tensor)
+                for part, (name, tensor) in zip(parts, parameters.items())
+            }
+            return Measurement(
+                P, rank, P - rank, gap, spectrum, residual, batch, inputs.shape[1], null
+            )
+        batch *= 2
+    raise NoGapError(CHANGES.format(residual))
+
+
+def jacobian(function, parameters, inputs):
+    """Columns (outputs at all inputs, P) in the parameters' order, relative to each tensor's root mean square."""
+    one = lambda p, sequence: function(p, sequence[None]).flatten()
+    blocks = torch.func.vmap(torch.func.jacrev(one), (None, 0), chunk_size=16)(parameters, inputs)
+    rows = {name: block.flatten(2).flatten(0, 1) for name, block in blocks.items()}
+    return torch.cat([rows[name] * _over_all(tensor) for name, tensor in parameters.items()], 1)
+
+
+def _over_all(tensor):
+    return tensor.square().mean().sqrt()

@@ -30,7 +30,10 @@ def check_parameters(shapes, parameters):
     Raises ValueError naming the parameter that is missing, unknown, not a real tensor, of another shape, or not finite.
     """
     require(
-        isinstance(parameters, dict), "parameters", parameters, "must be a dict, name -> tensor"
+        isinstance(parameters, dict),
+        "parameters",
+        type(parameters).__name__,
+        "must be a dict, name -> tensor",
     )
     for name in parameters.keys() ^ shapes.keys():
         require(False, "parameters", name, f"this description has {list(shapes)}")
