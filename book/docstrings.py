@@ -37,7 +37,9 @@ def marked_up(text):
 def read_as_prose(app, what, name, subject, options, lines):
     text = []
     for paragraph in paragraphs(lines):
-        text += [marked_up(line) for line in as_list(paragraph)] + [""]
+        example = paragraph[0][1].startswith(">>> ")
+        shown = [line for _, line in paragraph] if example else map(marked_up, as_list(paragraph))
+        text += [*shown, ""]
     lines[:] = text
 
 

@@ -65,5 +65,8 @@ def test_the_glossary_leads_to_it(site):
 
 def test_a_docstring_is_read_as_prose():
     lines = ["First `a * b`, then 2 * 3.", "", "x: one", "    and more", "y_: two", ""]
+    example = [">>> f_(2 * 3)", "6", ""]
+    lines += example
     docstrings.read_as_prose(None, "function", "f", None, {}, lines)
-    assert lines == ["First ``a * b``, then 2 \\* 3.", "", "- x: one and more", "- y\\_: two", ""]
+    prose = ["First ``a * b``, then 2 \\* 3.", "", "- x: one and more", "- y\\_: two", ""]
+    assert lines == prose + example
