@@ -1,7 +1,9 @@
 """Files that are whole or absent, and checkpoints that are whole, of the same run, or refused by name."""
 
+import io
 import os
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 import torch
@@ -76,6 +78,51 @@ def test_killed_write_leaves_what_was_there(tmp_path, where):
     assert (tmp_path / "f").read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "x" * 250 + ".json"])
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path, name):
+    write_whole(tmp_path / name, b"whole")
+    assert os.listdir(tmp_path) == [name] and (tmp_path / name).read_bytes() == b"whole"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_named_with_the_path_that_was_asked_for(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    monkeypatch.setattr(files.os, "fsync", lambda _: os.write(os.open("/dev/full", 1), b"x"))
+    with pytest.raises(OSError, match=f"^path='{path}': is not written: .*No space left") as full:
+        write_whole(path, b"new")
+    assert ".tmp" not in str(full.value) and os.listdir(tmp_path) == []
+
+
+def test_a_folder_is_drafted_and_named_as_a_file_is(tmp_path):
+    with pytest.raises(
+        OSError, match=f"^path='{tmp_path / 'f'}': .*: '{tmp_path / 'f' / 'part'}'$"
+    ):
+        with files.draft_of(tmp_path / "f") as draft:
+            (draft / "part").mkdir(parents=True)
+            (draft / "part").write_bytes(b"")
+    assert os.listdir(tmp_path) == []
+    with files.draft_of(tmp_path / "f") as draft:
+        (draft / "part").mkdir(parents=True)
+    assert os.listdir(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize(
+    "content, why",
+    [
+        ("[" * 200_000, "is nested too deeply"),
+        ('{"a":' * 200_000 + "1" + "}" * 200_000, "is nested too deeply"),
+        ("{", "is not JSON"),
+        ("9" * 5000, "is not JSON"),
+        ("\xff", "is not JSON"),
+        ("3", "does not hold an object"),
+    ],
+)
+def test_what_is_no_object_in_json_is_named(tmp_path, content, why):
+    (tmp_path / "f").write_bytes(content.encode("latin1"))
+    with pytest.raises(ValueError, match=f"^path='{tmp_path / 'f'}': {why}"):
+        files.read_json(tmp_path / "f")
+
+
 # ---- checkpoints
 
 
@@ -119,6 +166,41 @@ def test_one_changed_bit_is_refused(tmp_path):
         damaged[place] ^= 4
         checkpoint.path.write_bytes(damaged)
         refused(checkpoint, a_run(), "is damaged")
+
+
+class Payload:
+    def __reduce__(self):
+        return (print, ("code in a checkpoint has run",))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"foreign",
+        b"",
+        Payload(),
+        torch.nn.Linear(1, 1),
+        3,
+        [],
+        {},
+        {"run": {}, "history": {}},
+        {"run": 3, "history": {}, "settings": {}},
+        {"run": {}, "history": {}, "settings": None},
+        "no step",
+    ],
+    ids=lambda content: str(type(content).__name__),
+)
+def test_foreign_content_under_a_right_hash_is_refused(tmp_path, capsys, content):
+    checkpoint, run, history = saved(tmp_path)
+    if content == "no step":
+        content = {"run": {"step": 2}, "history": {}, "settings": checkpoint._described(run)}
+    if not isinstance(content, bytes):
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        content = buffer.getvalue()
+    checkpoint.path.write_bytes(sha256(content).digest() + content)
+    refused(checkpoint, a_run(), "holds something else than the state of a run")
+    assert "has run" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

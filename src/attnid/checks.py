@@ -3,8 +3,6 @@
 import math
 from numbers import Integral, Real
 
-import torch
-
 
 def require(condition, field, value, why):
     """Raise ValueError("field=value: why") unless the condition holds."""
@@ -30,7 +28,7 @@ def is_finite(value):
 
 def require_finite(field, tensor):
     """Raise ValueError unless every number of the tensor is finite, naming the first that is not."""
-    wrong = tensor[~torch.isfinite(tensor)]
+    wrong = tensor[~tensor.isfinite()]
     require(
         not len(wrong),
         field,

@@ -3,36 +3,54 @@
 import io
 import json
 import os
+import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-import torch
-
 from .checks import require, require_size
+
+NOT_A_RUN = "holds something else than the state of a run"
+
+
+@contextmanager
+def draft_of(path):
+    """A hidden path beside `path` for a file or a folder, which becomes `path` at the end; on an error nothing is left of it.
+
+    Its name is no longer than a file system allows, whatever that of `path` is. OSError naming `path` where it cannot be written.
+    """
+    path = Path(path)
+    start = os.fsencode(path.name)[:100].decode(errors="ignore")
+    draft = path.with_name(f".{start}.{os.getpid()}.tmp")
+    try:
+        yield draft
+        os.replace(draft, path)
+    except BaseException as error:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            why = str(error).replace(str(draft), str(path))
+            raise type(error)(f"path={str(path)!r}: is not written: {why}") from None
+        raise
 
 
 def write_whole(path, content):
-    """Write bytes to a path by way of a draft beside it: whoever reads the path finds all of them or what was there before."""
-    path = Path(path)
-    draft = path.with_name(
-        f".{path.name}.{os.getpid()}.tmp"
-    )  # what a kill leaves behind is hidden, and nobody reads it
-    try:
-        with open(draft, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    """Write bytes to a path: whoever reads it finds all of them or what was there before. Errors as for draft_of."""
+    with draft_of(path) as draft, open(draft, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_json(path):
     """The object, a dict, in a JSON file. ValueError naming the path where it holds anything else."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"path={os.fspath(path)!r}: is nested too deeply to be read") from None
     except ValueError as error:  # of the JSON, or of its characters
         raise ValueError(f"path={os.fspath(path)!r}: is not JSON ({error})") from None
     require(
@@ -62,6 +80,8 @@ class Checkpoint:
         state = {"run": run.state_dict(), "history": history, "settings": self._described(run)}
         if self.carried is not None:
             state["carried"] = self.carried.state_dict()
+        import torch
+
         buffer = io.BytesIO()
         torch.save(state, buffer)
         write_whole(self.path, sha256(buffer.getvalue()).digest() + buffer.getvalue())
@@ -76,12 +96,8 @@ class Checkpoint:
             for name in here | state["settings"]
             if state["settings"].get(name) != here.get(name)
         ]
-        require(
-            not other,
-            "checkpoint",
-            os.fspath(self.path),
-            f"is of a run with another {', '.join(other)}; delete it to start over",
-        )
+        self._require(not other, f"is of a run with another {', '.join(other)}")
+        self._require(state["run"].keys() == run.state_dict().keys(), NOT_A_RUN)
         run.load_state_dict(state["run"])
         history.update(state["history"])
         if self.carried is not None:
@@ -91,13 +107,23 @@ class Checkpoint:
         return {name: str(value) for name, value in (run.description | self.settings).items()}
 
     def _read(self):
+        import torch
+
         # torch.load alone does not see a changed number
         content = Path(self.path).read_bytes()
         whole = sha256(content[32:]).digest() == content[:32]
-        require(
-            whole,
-            "checkpoint",
-            os.fspath(self.path),
-            "is damaged or half-written; delete it to start over",
+        self._require(whole, "is damaged or half-written")
+        try:
+            state = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
+        except Exception:  # foreign content can raise anything, and what PyTorch advises, to run the code in it, is not passed on
+            state = None
+        parts = {"run", "history", "settings"} | (
+            {"carried"} if self.carried is not None else set()
         )
-        return torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
+        ours = isinstance(state, dict) and all(isinstance(state.get(part), dict) for part in parts)
+        self._require(ours, NOT_A_RUN)
+        return state
+
+    def _require(self, condition, why):
+        path = os.fspath(self.path)
+        require(condition, "checkpoint", path, f"{why}; delete it to start over")
