@@ -11,13 +11,12 @@ from ..files import read_json
 from ..layer.counting import Count, count
 from ..layer.latents import LatentAttention, count_latent
 from .configurations import Fields
-from .families import DEFAULTS, FAMILIES
+from .defaults import ALIASES, DEFAULTS
+from .families import FAMILIES
+from .stacks import Stack
 
-WRAPPERS = (
-    "gemma3",
-    "llava",
-    "mistral3",
-)  # their language model is an ordinary one, described in text_config
+# their language model is an ordinary one, described in text_config: of this model_type where it does not say
+WRAPPERS = {"gemma3": "gemma3_text", "llava": "llama", "mistral3": "mistral"}
 CIRCUITS = ("query-key", "value-output", "latents")
 ALWAYS = "inputs are taken as free: what the norm before a layer hides belongs to the whole network"
 NO_EPSILON = "the epsilon of the norms of queries, keys or latents is taken as 0; a real one leaves the scale directions nearly idle"
@@ -25,18 +24,18 @@ NO_EPSILON = "the epsilon of the norms of queries, keys or latents is taken as 0
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model's attention layers: `layers` is one (kind, description) for each, first layer first, where a description is an
-    `Attention` or a `LatentAttention`. `notes` say what was taken for granted."""
+    """A model's attention layers: `layers` is a Stack, a sequence of one (kind, description) for each, first layer first, where
+    a description is an `Attention` or a `LatentAttention`. `notes` say what was taken for granted."""
 
     name: str
     model_type: str
-    layers: tuple
+    layers: Stack
     notes: tuple = ()
 
     @property
     def kinds(self):
         """(kind, description) -> how many layers are so, in the order in which they first occur."""
-        return {layer: self.layers.count(layer) for layer in dict.fromkeys(self.layers)}
+        return dict(self.layers.numbers)
 
     @property
     def total(self):
@@ -47,21 +46,13 @@ class Architecture:
 def read_architecture(source):
     """The Architecture that a Hugging Face configuration describes: a config.json, a folder with one, or its fields as a dict.
 
-    ValueError naming the field that is missing, impossible or not described here, and for any model_type that is not in
+    A field that is absent has the default of the class of transformers that loads the model, and a note says so where it is one
+    of `defaults.DEFAULTS`. The time does not depend on how many layers there are.
+    ValueError naming the field that is impossible, null or not described here, and for any model_type that is not in
     `families.FAMILIES`: no layer is ever counted as if it were a plain one. FileNotFoundError where there is no file.
     """
     config, name = (source, None) if isinstance(source, dict) else _load(source)
-    outer = config.get("model_type")
-    notes = []
-    if outer in WRAPPERS:
-        require(
-            isinstance(config.get("text_config"), dict),
-            "text_config",
-            config.get("text_config"),
-            f"is what a {outer} is read from",
-        )
-        config = {"_name_or_path": config.get("_name_or_path")} | config["text_config"]
-        notes = ["only the language model is counted, not what reads images"]
+    config, notes = _language_model(config)
     model_type = config.get("model_type")
     require(
         isinstance(model_type, str) and model_type in FAMILIES,
@@ -69,12 +60,24 @@ def read_architecture(source):
         model_type,
         f"is not one of {', '.join(FAMILIES)}",
     )
-    fields = Fields(config, DEFAULTS.get(model_type, {}))
-    layers = tuple(FAMILIES[model_type](fields))
-    notes += fields.notes + [ALWAYS] + [NO_EPSILON] * any(_has_norm(layer) for _, layer in layers)
+    aliases = ALIASES.get(model_type, {})
+    meant = {aliases[name]: value for name, value in config.items() if name in aliases}
+    fields = Fields(config | meant, DEFAULTS[model_type])
+    layers = FAMILIES[model_type](fields)
+    notes += fields.notes + [ALWAYS] + [NO_EPSILON] * any(map(_has_norm, layers.numbers))
     return Architecture(
         str(name or config.get("_name_or_path") or model_type), model_type, layers, tuple(notes)
     )
+
+
+def _language_model(config):
+    """The fields of the language model, and notes: those in text_config where the model is a wrapper around one."""
+    outer, inner = config.get("model_type"), config.get("text_config")
+    if not isinstance(outer, str) or outer not in WRAPPERS:
+        return config, []
+    require(isinstance(inner, dict), "text_config", inner, f"is what a {outer} is read from")
+    named = {"_name_or_path": config.get("_name_or_path"), "model_type": WRAPPERS[outer]}
+    return named | inner, ["only the language model is counted, not what reads images"]
 
 
 def load_atlas():
@@ -90,7 +93,8 @@ def _load(source):
     return read_json(path), path.parent.name if path.name == "config.json" else path.stem
 
 
-def _has_norm(layer):
+def _has_norm(kind_and_layer):
+    _, layer = kind_and_layer
     return isinstance(layer, LatentAttention) or layer.qk_norm is not None
 
 
@@ -202,7 +206,7 @@ def _lines(title, whole, parts):
         yield (
             f"  {name}",
             (
-                f"{numbers['parameters']:16,}{numbers['unidentified']:16,}"
+                f" {numbers['parameters']:15,} {numbers['unidentified']:15,}"
                 f"{100 * numbers['share_identified']:12.3f}%   {because}"
             ).rstrip(),
         )

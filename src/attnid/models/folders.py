@@ -15,6 +15,7 @@ from ..layer.latents import LatentAttention
 from .architectures import Architecture, read_architecture
 from .layouts import LAYOUTS, check_tensors
 from .nanogpt import PREFIX, load_nanogpt, read_checkpoint
+from .stacks import Stack
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 OTHER_WEIGHTS = (
@@ -56,7 +57,7 @@ def open_model(path):
 class _Model:
     def _describe(self, architecture):
         self.architecture = architecture
-        latent = any(isinstance(layer, LatentAttention) for _, layer in architecture.layers)
+        latent = any(isinstance(layer, LatentAttention) for _, layer in architecture.kinds)
         require(
             architecture.model_type in LAYOUTS,
             "model_type",
@@ -262,7 +263,8 @@ class NanoGPT(_Model):
         self.path, self.checkpoint = path, read_checkpoint(path)
         self.names = {name.removeprefix(PREFIX): name for name in self.checkpoint["model"]}
         layer = Attention(config.n_embd, config.n_head, bias="qkvo" if config.bias else "")
-        self._describe(Architecture(path.name, "nanogpt", (("self", layer),) * config.n_layer))
+        layers = Stack(((("self", layer), config.n_layer),))
+        self._describe(Architecture(path.name, "nanogpt", layers))
 
     def _read(self, names):
         return {name: self.checkpoint["model"][self.names[name]].clone() for name in names}
