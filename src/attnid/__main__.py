@@ -1,7 +1,9 @@
 """`python -m attnid …`: the commands of the package."""
 
 import argparse
+import io
 import json
+import os
 import signal
 import sys
 import time
@@ -17,6 +19,15 @@ def count(text):
     if int(text) < 1:
         raise ValueError
     return int(text)
+
+
+def say(text):
+    """Print what a command has found, and be sure that it is out: OSError where standard output takes no more."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would try again at its end
+        raise
 
 
 def add_runs(commands):
@@ -149,7 +160,7 @@ def print_count(arguments):
     from .models import architectures
 
     architecture = architectures.read_architecture(arguments.config)
-    print(
+    say(
         json.dumps(architectures.report(architecture), indent=2)
         if arguments.json
         else architectures.table(architecture)
@@ -212,7 +223,9 @@ def print_account(arguments):
             arguments.checkpoint, arguments.out, form=arguments.form, tolerance=arguments.tolerance
         )
         table = reduction.table
-    print(json.dumps(account, indent=2) if arguments.json else table(account))
+    for warning in account.get("warnings", ()):
+        print(f"python -m attnid {arguments.command}: warning: {warning}", file=sys.stderr)
+    say(json.dumps(account, indent=2) if arguments.json else table(account))
     return 0
 
 
@@ -250,6 +263,8 @@ def main():
     for size in ("sequences", "tokens"):
         plain.add_argument(size, type=count)
     arguments = parser.parse_args()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what it cannot spell is written as escapes
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if arguments.command == "count":
             return print_count(arguments)

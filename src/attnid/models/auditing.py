@@ -37,8 +37,13 @@ def audit(path):
         {"layer": number, "kind": kind} | _audit_numbered(model, number, attention)
         for number, (kind, attention) in enumerate(model.architecture.layers)
     ]
-    return {key: whole[key] for key in ("name", "model_type", "notes", "total")} | {
-        "layers": layers
+    notes = whole["notes"] + [f"{name}: an adapter is not looked at" for name in model.adapters]
+    return {
+        "name": whole["name"],
+        "model_type": whole["model_type"],
+        "notes": notes,
+        "total": whole["total"],
+        "layers": layers,
     }
 
 
@@ -101,11 +106,8 @@ def table(account):
             for head in layer["heads"]
         ]
     lines += [""] + [
-        _bias_line(account, key, words)
-        for key, words in (
-            ("idle_key_biases", "key biases change no output"),
-            ("foldable_value_biases", "value biases can move into output biases"),
-        )
+        _bias_line(account, "idle_key_biases", "key biases change no output"),
+        _bias_line(account, "foldable_value_biases", "value biases can move into output biases"),
     ]
     total = account["total"]
     lines += [
@@ -120,10 +122,8 @@ def _cell(value):
 
 
 def _bias_line(account, key, words):
-    number, largest = (
-        f(layer[key][what] for layer in account["layers"])
-        for f, what in ((sum, "numbers"), (max, "largest"))
-    )
+    number = sum(layer[key]["numbers"] for layer in account["layers"])
+    largest = max(layer[key]["largest"] for layer in account["layers"])
     return f"{number:,} {words}" + (f"; the largest is {largest:.3g}" if number else "")
 
 

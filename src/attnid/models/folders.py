@@ -9,12 +9,12 @@ from zipfile import is_zipfile
 import torch
 
 from ..checks import require
-from ..files import read_json, write_whole
+from ..files import draft_of, read_json, write_whole
 from ..layer.attention import Attention
 from ..layer.latents import LatentAttention
 from .architectures import Architecture, read_architecture
 from .layouts import LAYOUTS, check_tensors
-from .nanogpt import PREFIX, load_nanogpt, read_checkpoint
+from .nanogpt import read_nanogpt
 from .stacks import Stack
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -33,11 +33,17 @@ OTHER_WEIGHTS = (
 )
 
 
+# why a file is left out
+OLD_WEIGHTS, A_LINK = "as it may hold the old weights", "as it is a link to a folder"
+AN_ADAPTER = "as it was made for the old weights"
+REMARK = "REDUCED.txt"  # the file that says what was done to a folder's weights
+
+
 def open_model(path):
     """The model at a path: a folder is read as Hugging Face's, a file as nanoGPT's.
 
-    Either has `architecture`, `layout` and `layer(i)`, attention layer i's tensors by the ends of their names, and writes itself
-    with some tensors changed. FileNotFoundError where nothing is there; ValueError naming what is missing, damaged, quantised,
+    Either has `architecture`, `layout`, `adapters` and `layer(i)`, attention layer i's tensors by the ends of their names, and
+    writes itself with some tensors changed. FileNotFoundError where nothing is there; ValueError naming what is missing, damaged, quantised,
     pickled only, or not laid out here.
     """
     require(isinstance(path, (str, os.PathLike)), "path", path, "must be a string or a path")
@@ -96,18 +102,29 @@ class _Model:
         return {self._stem(number) + name: tensor for name, tensor in tensors.items()}
 
     def check_free(self, out):
-        """ValueError where something is at `out`, or where its folder is not there."""
+        """ValueError where something is at `out`, or where its folder is not there, not to be written in, or too full."""
+        folder = Path(out).absolute().parent
         require(
-            not os.path.lexists(Path(out)),
+            not os.path.lexists(out),
             "out",
             os.fspath(out),
             "is there already, and nothing is overwritten",
         )
         require(
-            Path(out).absolute().parent.is_dir(),
+            folder.is_dir(), "out", os.fspath(out), "the folder that it should lie in is not there"
+        )
+        require(
+            os.access(folder, os.W_OK | os.X_OK),
             "out",
             os.fspath(out),
-            "the folder that it should lie in is not there",
+            "the folder that it should lie in cannot be written in",
+        )
+        free = shutil.disk_usage(folder).free
+        require(
+            self.bytes_written <= free,
+            "out",
+            os.fspath(out),
+            f"needs {self.bytes_written:,} bytes, and its disk has {free:,} left",
         )
 
 
@@ -189,8 +206,20 @@ class Folder(_Model):
                     }
         return found
 
+    @property
+    def bytes_written(self):
+        """How many bytes `write` writes."""
+        copied, _ = self._other_files()
+        paths = [*copied.values(), *(self.path / file for file in self.files)]
+        return sum(path.stat().st_size for path in paths)
+
+    @property
+    def adapters(self):
+        """Files of adapters (LoRA and its like) beside the model, which were made for its weights as they are."""
+        return [name for name, why in self._other_files()[1].items() if why == AN_ADAPTER]
+
     def check_free(self, out):
-        """ValueError where something is at `out`, or where it lies inside the folder itself."""
+        """Errors as for other models, and where `out` lies inside the folder itself, or a file to be copied cannot be read."""
         super().check_free(out)
         require(
             not Path(out).resolve().is_relative_to(self.path.resolve()),
@@ -199,36 +228,43 @@ class Folder(_Model):
             "lies inside the model that is read",
         )
 
-    def write(self, out, changed):
-        """Write the folder to `out` with the changed tensors, name -> tensor, and its other files, but not the same weights in other files.
+    def write(self, out, changed, remark):
+        """Write the folder to `out` with the changed tensors, name -> tensor, its other files, and the remark as a file of its own.
 
-        Returns notes on what was left out. Errors as for check_free.
+        Returns notes: what was left out, as it would not fit the changed weights, and which links led out of the folder.
+        Errors as for check_free, and OSError naming `out` where it cannot be written.
         """
         self.check_free(out)
-        out = Path(out)
-        others = {
-            str(p.relative_to(self.path)): p
-            for p in sorted(self.path.rglob("*"))
-            if p.is_symlink() or not p.is_dir()
-        }
-        left_out = [
-            name for name, p in others.items() if name not in self.files and self._is_stale(p)
-        ]
-        draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-        try:
+        copied, left_out = self._other_files()
+        with draft_of(out) as draft:
             draft.mkdir()
-            for name in others.keys() - self.files.keys() - set(left_out):
+            for name, path in copied.items():
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(others[name], draft / name)
+                shutil.copyfile(path, draft / name)
             for file in self.files:
                 self._write_file(draft / file, file, changed)
-            os.rename(draft, out)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-        return [f"left out, as it may hold the old weights: {name}" for name in left_out]
+            (draft / REMARK).write_text(remark + "\n", encoding="utf-8")
+        notes = [f"left out, {why}: {name}" for name, why in left_out.items()]
+        inside = self.path.resolve()
+        led = [n for n, p in copied.items() if not p.resolve().is_relative_to(inside)]
+        return notes + [f"copied from where links led: {', '.join(led)}"] * bool(led)
 
-    def _is_stale(self, path):
+    def _other_files(self):
+        """Files besides the weights that are read: name -> path of those to be copied, and name -> why of those that are left out."""
+        copied, left_out = {}, {}
+        for path in sorted(self.path.rglob("*")):
+            name, why = str(path.relative_to(self.path)), self._why_left_out(path)
+            if path.is_dir() and not path.is_symlink() or name in self.files or name == REMARK:
+                continue
+            if why:
+                left_out[name] = why
+                continue
+            readable = path.is_file() and os.access(path, os.R_OK)
+            require(readable, "path", str(path), "is no file that can be read and copied")
+            copied[name] = path
+        return copied, left_out
+
+    def _why_left_out(self, path):
         # weights in a folder with a configuration of its own are another module's
         module = (
             path.parent != self.path
@@ -236,15 +272,14 @@ class Folder(_Model):
             and (path.parent / "config.json").is_file()
         )
         unread = SINGLE in self.files and path == self.path / INDEX
-        return (
-            path.suffix in OTHER_WEIGHTS
-            and not module
-            or unread
-            or path.is_symlink()
-            and path.is_dir()
-        )
+        if path.name.startswith("adapter_"):
+            return AN_ADAPTER
+        if path.suffix in OTHER_WEIGHTS and not module or unread:
+            return OLD_WEIGHTS
+        return A_LINK if path.is_symlink() and path.is_dir() else None
 
     def _write_file(self, path, file, changed):
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         with self._open(file) as opened:
@@ -252,40 +287,46 @@ class Folder(_Model):
                 name: changed[name] if name in changed else opened.get_tensor(name)
                 for name in opened.keys()
             }
-            save_file(tensors, path, metadata=opened.metadata())
+            try:
+                save_file(tensors, path, metadata=opened.metadata())
+            except SafetensorError as error:  # what it makes of a full disk
+                raise OSError(str(error)) from None
 
 
 class NanoGPT(_Model):
     """A checkpoint of nanoGPT's train.py."""
 
+    adapters: tuple = ()
+
     def __init__(self, path):
-        config = load_nanogpt(path).config  # checks everything
-        self.path, self.checkpoint = path, read_checkpoint(path)
-        self.names = {name.removeprefix(PREFIX): name for name in self.checkpoint["model"]}
+        self.path, self.saved = path, read_nanogpt(path)
+        self.names, config = self.saved.stored, self.saved.config
         layer = Attention(config.n_embd, config.n_head, bias="qkvo" if config.bias else "")
         layers = Stack(((("self", layer), config.n_layer),))
         self._describe(Architecture(path.name, "nanogpt", layers))
 
+    @property
+    def bytes_written(self):
+        """How many bytes `write` writes, at most."""
+        return self.path.stat().st_size
+
     def _read(self, names):
-        return {name: self.checkpoint["model"][self.names[name]].clone() for name in names}
+        return {
+            name: self.saved.weights[name].clone() for name in names if name in self.saved.weights
+        }
 
-    def write(self, out, changed):
-        """Write the checkpoint to `out` with the changed tensors, name -> tensor, without the optimizer, whose state would not fit them.
+    def write(self, out, changed, remark):
+        """Write the checkpoint to `out` with the changed tensors, name -> tensor, and the remark under a key of its own, but without
+        the optimizer, whose state would not fit them.
 
-        Returns notes on what was left out. Errors as for check_free.
+        Returns notes on what was left out. Errors as for check_free, and OSError naming `out` where it cannot be written.
         """
         self.check_free(out)
-        model = self.checkpoint["model"]
-        weights = {stored: changed.get(name, model[stored]) for name, stored in self.names.items()}
+        content = {key: value for key, value in self.saved.content.items() if key != "optimizer"}
+        old = content["model"]
+        new = {stored: changed.get(name, old[stored]) for name, stored in self.names.items()}
         buffer = io.BytesIO()
-        torch.save(
-            {key: value for key, value in self.checkpoint.items() if key != "optimizer"}
-            | {"model": weights},
-            buffer,
-        )
+        torch.save(content | {"model": new, "remark": remark}, buffer)
         write_whole(out, buffer.getvalue())
-        return (
-            ["left out, as it belongs to the old weights: optimizer"]
-            if "optimizer" in self.checkpoint
-            else []
-        )
+        left_out = "optimizer" in self.saved.content
+        return ["left out, as it belongs to the old weights: optimizer"] * left_out
