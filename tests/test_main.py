@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from attnid.training.experiments import CASES, PRESETS, Job
 from attnid.training.records import read_record
 
 PREFIX = "python -m attnid"
+CASES_FOLDER = Path(__file__).parent / "cases"
 
 
 def call(monkeypatch, capsys, *words):
@@ -170,6 +172,51 @@ def test_sweep_goes_seed_by_seed_and_tells_failure(monkeypatch, capsys, tmp_path
         for rate in (0.5, 0.25)
     ]
     assert status == 1 and options == dict(workers=3, minutes=1.0, device="cpu", compiled=False)
+
+
+def run_command(*words, **options):
+    command = [sys.executable, "-m", "attnid", *map(str, words)]
+    return subprocess.run(command, stderr=subprocess.PIPE, **options)
+
+
+def test_a_path_that_standard_output_cannot_spell_is_written_as_escapes(tmp_path):
+    """The work is done by then: no command may fail at its last line."""
+    shutil.copy(CASES_FOLDER / "gpt2.json", tmp_path / "möd€l.json")
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    count = run_command("count", tmp_path / "möd€l.json", stdout=subprocess.PIPE, env=ascii_only)
+    assert (count.returncode, count.stderr) == (0, b"")
+    assert count.stdout.startswith(rb"m\xf6d\u20acl (gpt2), 12 attention layers")
+    words = ("train", "--preset", "smoke", "--case", "sgd", "--results", tmp_path / "é")
+    train = run_command(*words, stdout=subprocess.PIPE, env=ascii_only)
+    assert train.returncode == 0 and rb"\xe9/smoke/sgd/seed-0.json.xz: " in train.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_standard_output_that_is_full_is_named():
+    with open("/dev/full", "wb") as full:
+        count = run_command("count", CASES_FOLDER / "gpt2.json", stdout=full)
+    line = f"{PREFIX} count: standard output: [Errno 28] No space left on device\n"
+    assert (count.returncode, count.stderr.decode()) == (2, line)
+
+
+def test_a_reader_that_leaves_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    count = run_command("count", CASES_FOLDER / "gpt2.json", stdout=write)
+    os.close(write)
+    assert (count.returncode, count.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("name", ["count", "audit", "reduce"])
+def test_a_configuration_that_is_nested_too_deeply_is_one_clear_line(
+    monkeypatch, capsys, tmp_path, name
+):
+    (tmp_path / "config.json").write_text('{"a":' * 200_000 + "1" + "}" * 200_000)
+    out = [tmp_path / "out"] if name == "reduce" else []
+    status, text, err = call(monkeypatch, capsys, name, tmp_path, *out)
+    path = tmp_path / "config.json"
+    assert (status, text) == (2, "")
+    assert err == f"{PREFIX} {name}: path='{path}': is nested too deeply to be read\n"
 
 
 def members(group):

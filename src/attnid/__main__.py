@@ -22,12 +22,14 @@ def count(text):
 
 
 def say(text):
-    """Print what a command has found, and be sure that it is out: OSError where standard output takes no more."""
+    """Print what a command has found, and be sure that it is out. OSError where standard output takes no more, but not where its
+    reader has left, as `head` does."""
     try:
         print(text, flush=True)
-    except OSError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would try again at its end
-        raise
+        if not isinstance(error, BrokenPipeError):
+            raise OSError(f"standard output: {error}") from None
 
 
 def add_runs(commands):

@@ -13,30 +13,10 @@ from ..files import draft_of, read_json, write_whole
 from ..layer.attention import Attention
 from ..layer.latents import LatentAttention
 from .architectures import Architecture, read_architecture
+from .companions import INDEX, REMARK_FILE, SINGLE, find_companions
 from .layouts import LAYOUTS, check_tensors
 from .nanogpt import read_nanogpt
 from .stacks import Stack
-
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-OTHER_WEIGHTS = (
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".ckpt",
-    ".h5",
-    ".msgpack",
-    ".onnx",
-    ".gguf",
-    ".npz",
-    ".ot",
-)
-
-
-# why a file is left out
-OLD_WEIGHTS, A_LINK = "as it may hold the old weights", "as it is a link to a folder"
-AN_ADAPTER = "as it was made for the old weights"
-REMARK = "REDUCED.txt"  # the file that says what was done to a folder's weights
 
 
 def open_model(path):
@@ -139,6 +119,8 @@ class Folder(_Model):
             require(method is None, "quantization_config", method, "quantised weights are not read")
         self.files = self._files()
         self.names = {name for names in self.files.values() for name in names}
+        self.companions = find_companions(path, self.files)
+        self.adapters = self.companions.adapters
         self._describe(read_architecture(path))
 
     def _files(self):
@@ -209,17 +191,12 @@ class Folder(_Model):
     @property
     def bytes_written(self):
         """How many bytes `write` writes."""
-        copied, _ = self._other_files()
-        paths = [*copied.values(), *(self.path / file for file in self.files)]
-        return sum(path.stat().st_size for path in paths)
-
-    @property
-    def adapters(self):
-        """Files of adapters (LoRA and its like) beside the model, which were made for its weights as they are."""
-        return [name for name, why in self._other_files()[1].items() if why == AN_ADAPTER]
+        weights = [self.path / file for file in self.files]
+        return sum(path.stat().st_size for path in [*weights, *self.companions.copied.values()])
 
     def check_free(self, out):
         """Errors as for other models, and where `out` lies inside the folder itself, or a file to be copied cannot be read."""
+        self.companions.check_readable()
         super().check_free(out)
         require(
             not Path(out).resolve().is_relative_to(self.path.resolve()),
@@ -235,48 +212,15 @@ class Folder(_Model):
         Errors as for check_free, and OSError naming `out` where it cannot be written.
         """
         self.check_free(out)
-        copied, left_out = self._other_files()
         with draft_of(out) as draft:
             draft.mkdir()
-            for name, path in copied.items():
+            for name, path in self.companions.copied.items():
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, draft / name)
             for file in self.files:
                 self._write_file(draft / file, file, changed)
-            (draft / REMARK).write_text(remark + "\n", encoding="utf-8")
-        notes = [f"left out, {why}: {name}" for name, why in left_out.items()]
-        inside = self.path.resolve()
-        led = [n for n, p in copied.items() if not p.resolve().is_relative_to(inside)]
-        return notes + [f"copied from where links led: {', '.join(led)}"] * bool(led)
-
-    def _other_files(self):
-        """Files besides the weights that are read: name -> path of those to be copied, and name -> why of those that are left out."""
-        copied, left_out = {}, {}
-        for path in sorted(self.path.rglob("*")):
-            name, why = str(path.relative_to(self.path)), self._why_left_out(path)
-            if path.is_dir() and not path.is_symlink() or name in self.files or name == REMARK:
-                continue
-            if why:
-                left_out[name] = why
-                continue
-            readable = path.is_file() and os.access(path, os.R_OK)
-            require(readable, "path", str(path), "is no file that can be read and copied")
-            copied[name] = path
-        return copied, left_out
-
-    def _why_left_out(self, path):
-        # weights in a folder with a configuration of its own are another module's
-        module = (
-            path.parent != self.path
-            and path.suffix != ".onnx"
-            and (path.parent / "config.json").is_file()
-        )
-        unread = SINGLE in self.files and path == self.path / INDEX
-        if path.name.startswith("adapter_"):
-            return AN_ADAPTER
-        if path.suffix in OTHER_WEIGHTS and not module or unread:
-            return OLD_WEIGHTS
-        return A_LINK if path.is_symlink() and path.is_dir() else None
+            (draft / REMARK_FILE).write_text(remark + "\n", encoding="utf-8")
+        return self.companions.notes
 
     def _write_file(self, path, file, changed):
         from safetensors import SafetensorError
@@ -296,7 +240,7 @@ class Folder(_Model):
 class NanoGPT(_Model):
     """A checkpoint of nanoGPT's train.py."""
 
-    adapters: tuple = ()
+    adapters = ()
 
     def __init__(self, path):
         self.path, self.saved = path, read_nanogpt(path)
