@@ -4,6 +4,7 @@ import json
 import math
 import os
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from ..checks import require
@@ -98,6 +99,7 @@ def _has_norm(kind_and_layer):
     return isinstance(layer, LatentAttention) or layer.qk_norm is not None
 
 
+@cache
 def count_layer(layer):
     """The Count of one description, latent or not."""
     return count_latent(layer) if isinstance(layer, LatentAttention) else count(layer)
@@ -113,25 +115,28 @@ def add_up(counts):
     return Count(parameters, terms)
 
 
+# which circuit a parameter or a term of a count belongs to, where it is not queries and keys. What makes a latent stands apart:
+# both circuits may read it
+LATENT_NAMES = {"W_DQ", "gain_DQ", "W_DKV", "gain_DKV", "query latent", "key-value latent"}
+VALUE_NAMES = {"W_V", "b_V", "W_O", "b_O", "value-output maps", "value bias"}
+
+
 def circuit_of(name):
-    """The circuit that a parameter or a term of a count belongs to. What makes a latent stands apart: both circuits may read it."""
-    if name in ("W_DQ", "gain_DQ", "W_DKV", "gain_DKV", "query latent", "key-value latent"):
+    """The circuit that a parameter or a term of a count belongs to."""
+    if name in LATENT_NAMES:
         return "latents"
-    return (
-        "value-output"
-        if name in ("W_V", "b_V", "W_O", "b_O", "value-output maps", "value bias")
-        else "query-key"
-    )
+    return "value-output" if name in VALUE_NAMES else "query-key"
 
 
 def circuits(layer):
     """Circuit -> Count of one description: the parameters and the terms that belong to it."""
-    terms, parts = count_layer(layer).terms, {}
-    for circuit in CIRCUITS[: 3 if isinstance(layer, LatentAttention) else 2]:
-        mine = [shape for name, shape in layer.shapes.items() if circuit_of(name) == circuit]
-        parts[circuit] = Count(
-            sum(map(math.prod, mine)), {n: d for n, d in terms.items() if circuit_of(n) == circuit}
-        )
+    parts = {}
+    for circuit in CIRCUITS if isinstance(layer, LatentAttention) else CIRCUITS[:2]:
+        shapes = [shape for name, shape in layer.shapes.items() if circuit_of(name) == circuit]
+        terms = {
+            name: d for name, d in count_layer(layer).terms.items() if circuit_of(name) == circuit
+        }
+        parts[circuit] = Count(sum(map(math.prod, shapes)), terms)
     return parts
 
 
@@ -146,13 +151,16 @@ def describe(layer):
             f"{2 * len(layer.rotary)} turned, values {layer.value_dim}"
         )
     words = [f"E={layer.E} H={layer.H} G={layer.G} D={layer.D}"]
-    words += [f"{2 * len(layer.rotary)} of {layer.D} coordinates turn"] * bool(layer.rotary)
-    words += [f"biases {layer.bias}"] * bool(layer.bias) + [f"qk_norm {layer.qk_norm}"] * bool(
-        layer.qk_norm
-    )
-    words += [f"score {layer.score}"] * (layer.score != "softmax") + ["not causal"] * (
-        not layer.causal
-    )
+    if layer.rotary:
+        words.append(f"{2 * len(layer.rotary)} of {layer.D} coordinates turn")
+    if layer.bias:
+        words.append(f"biases {layer.bias}")
+    if layer.qk_norm:
+        words.append(f"qk_norm {layer.qk_norm}")
+    if layer.score != "softmax":
+        words.append(f"score {layer.score}")
+    if not layer.causal:
+        words.append("not causal")
     return ", ".join(words)
 
 
@@ -161,7 +169,7 @@ def _numbers(counted):
         "parameters": counted.parameters,
         "unidentified": counted.unidentified,
         "share_identified": counted.share,
-        "terms": counted.terms,
+        "terms": dict(counted.terms),
     }
 
 
@@ -177,13 +185,10 @@ def report(architecture):
         }
         for (kind, layer), number in architecture.kinds.items()
     ]
-    both = {
-        c: add_up(
-            (circuits(layer)[c], n)
-            for (_, layer), n in architecture.kinds.items()
-            if c in circuits(layer)
-        )
-        for c in CIRCUITS
+    parts = [(circuits(layer), number) for (_, layer), number in architecture.kinds.items()]
+    whole = {
+        circuit: add_up((each[circuit], number) for each, number in parts if circuit in each)
+        for circuit in CIRCUITS
     }
     return {
         "name": architecture.name,
@@ -191,7 +196,7 @@ def report(architecture):
         "notes": list(architecture.notes),
         "kinds": rows,
         "total": _numbers(architecture.total),
-        "circuits": {c: _numbers(part) for c, part in both.items() if part.parameters},
+        "circuits": {c: _numbers(part) for c, part in whole.items() if part.parameters},
     }
 
 
