@@ -4,7 +4,7 @@
 
 const attnid = (() => {
   const MOST = 100000;       // sizes up to here keep every count an exact integer
-  const SAME_ANGLE = 1e-9;   // radians per position
+  const ROUNDING = 16 * Number.EPSILON;   // relative; frequencies that differ by less are equal
   const BIASES = "qkvo";
   const WORDS = {
     qk_norm: [null, "head", "head_gain", "layer_gain"],
@@ -77,18 +77,19 @@ const attnid = (() => {
 
   // a head's coordinates by how they turn: those that keep still, half turns, then each angle; turning planes are complex numbers
   function isotypes(a) {
-    const angles = a.rotary.map(angleOf).sort((x, y) => x - y);
-    const isHalf = (angle) => Math.PI - angle < SAME_ANGLE;
-    const still = angles.filter((angle) => angle < SAME_ANGLE).length;
-    const half = angles.filter(isHalf).length;
-    const found = [{still: true, size: a.D - 2 * (angles.length - still)}, {size: 2 * half}].filter((isotype) => isotype.size);
+    const planes = a.rotary.map((frequency) => ({angle: angleOf(frequency), error: ROUNDING * Math.abs(frequency)}));
+    const isStill = (plane) => plane.angle <= (plane.error > ROUNDING ? plane.error : 0);
+    const isHalf = (plane) => Math.PI - plane.angle <= Math.max(plane.error, ROUNDING);
+    const still = planes.filter(isStill).length;
+    const half = planes.filter(isHalf).length;
+    const found = [{still: true, size: a.D - 2 * (planes.length - still)}, {size: 2 * half}].filter((isotype) => isotype.size);
     let first = null;
-    for (const angle of angles.slice(still, angles.length - half)) {
-      if (first !== null && angle - first < SAME_ANGLE) {
+    for (const plane of planes.filter((plane) => !isStill(plane) && !isHalf(plane)).sort((x, y) => x.angle - y.angle)) {
+      if (first !== null && plane.angle - first.angle <= Math.max(plane.error, first.error)) {
         found.at(-1).size += 1;
       } else {
         found.push({complex: true, size: 1});
-        first = angle;
+        first = plane;
       }
     }
     return found;

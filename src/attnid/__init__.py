@@ -8,29 +8,51 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import claims, figures
-    from .layer.attention import Attention, forward
-    from .layer.counting import Count, count
-    from .layer.directions import generators
+    from .layer.attention import forward
+    from .layer.counting import Count
+    from .layer.description import Attention
+    from .layer.exact import exact_nullity
     from .layer.gauge import act_query_key, act_value_output
-    from .layer.measuring import Measurement, NoGapError, measure
+    from .layer.latents import LatentAttention
+    from .layer.measuring import Measurement, NoGapError
     from .layer.metrics import head_metrics
     from .layer.rebalancing import rebalance
     from .models.architectures import Architecture, read_architecture
-    from .network import count_network, measure_network, network_generators
-    from .network.gpt import GPT, GPTConfig
+    from .network import (
+        count,
+        count_network,
+        generators,
+        independent_directions,
+        measure,
+        measure_network,
+        network_generators,
+    )
+    from .network.configuration import GPTConfig
+    from .network.gpt import GPT
     from .training.data import Corpus, load_corpus
 
 HOMES = {
-    "layer.attention": ("Attention", "forward"),
-    "layer.counting": ("Count", "count"),
-    "layer.directions": ("generators",),
+    "layer.attention": ("forward",),
+    "layer.counting": ("Count",),
+    "layer.description": ("Attention",),
+    "layer.exact": ("exact_nullity",),
     "layer.gauge": ("act_query_key", "act_value_output"),
-    "layer.measuring": ("Measurement", "NoGapError", "measure"),
+    "layer.latents": ("LatentAttention",),
+    "layer.measuring": ("Measurement", "NoGapError"),
     "layer.metrics": ("head_metrics",),
     "layer.rebalancing": ("rebalance",),
     "models.architectures": ("Architecture", "read_architecture"),
-    "network": ("count_network", "measure_network", "network_generators"),
-    "network.gpt": ("GPT", "GPTConfig"),
+    "network": (
+        "count",
+        "count_network",
+        "generators",
+        "independent_directions",
+        "measure",
+        "measure_network",
+        "network_generators",
+    ),
+    "network.configuration": ("GPTConfig",),
+    "network.gpt": ("GPT",),
     "training.data": ("Corpus", "load_corpus"),
 }
 HOME = {name: module for module, names in HOMES.items() for name in names}

@@ -31,7 +31,9 @@ def measured_rank():
     measurement, seconds = _timed(measuring.measure, attention)
     parameters = attention.random_parameters(0)
     x = _inputs(attention, parameters, measurement.sequences, measurement.tokens)
-    (Z, B), building = _timed(measuring.jacobian_blocks, attention, parameters, x)
+    (Z, B), building = _timed(
+        measuring.jacobian_blocks, attention, parameters, x, measuring.units(attention, parameters)
+    )
     _, values = _timed(torch.linalg.svdvals, B.flatten(0, 1)[: B.shape[2]])
     return {
         "rank": measurement.rank,

@@ -10,7 +10,7 @@ import scipy.linalg
 import torch
 
 from ..checks import require
-from .attention import shift_is_seen
+from .description import shift_is_seen
 from .rebalancing import SINGULAR, balance, put_rows, rows_of
 from .rotation import Isotype, isotypes
 

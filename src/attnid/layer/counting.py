@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from functools import singledispatch
 
-from .attention import shift_is_seen
-from .normalised import seen_kernel
-from .rotation import isotypes
+from ..checks import require
+from .description import Attention, shift_is_seen
+from .rotation import isotype_sizes
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ def count(attention):
     Raises ValueError for the few descriptions whose count depends on more than the description, and where that term's
     layer is too large to look through.
     """
+    known = "must be an Attention, a LatentAttention or a GPTConfig"
+    require(isinstance(attention, Attention), "attention", attention, known)
     _refuse_what_is_not_generic(attention)
     terms = _value_output(attention) | _query_key(attention) | _centred(attention)
     return Count(
@@ -117,18 +119,14 @@ def _plain_query_key(a):
     keys, queries = _widths(a)
     sharing = a.H // a.G
     terms = {"query-key maps": 0}
-    for isotype in isotypes(a):
-        idle = "k" in a.bias and isotype.angle == 0 and not shift_is_seen(a)
+    for angle, size, is_complex in isotype_sizes(a):
+        idle = "k" in a.bias and angle == 0 and not shift_is_seen(a)
         if idle:
-            terms["key bias"] = a.G * isotype.size
-        loss = pair_rank_loss(isotype.size, keys - idle, sharing * queries)
-        terms["query-key maps"] += a.G * loss * (2 if isotype.complex else 1)
-        if (
-            a.score == "sink"
-            and set("qk") <= set(a.bias)
-            and isotype.angle == 0
-            and isotype.size > a.input_rank
-        ):
+            terms["key bias"] = a.G * size
+        loss = pair_rank_loss(size, keys - idle, sharing * queries)
+        terms["query-key maps"] += a.G * loss * (2 if is_complex else 1)
+        wide = angle == 0 and size > a.input_rank
+        if a.score == "sink" and set("qk") <= set(a.bias) and wide:
             terms["sink against constant scores"] = a.H
     return terms
 
@@ -136,10 +134,9 @@ def _plain_query_key(a):
 def _query_key_normalised(a):
     """Scores see the products, and the lengths of queries and keys up to scale: per head, or over the whole layer."""
     whole = a.qk_norm == "layer_gain"
-    parts = isotypes(a)
-    exchange = (
-        sum(i.size for i in parts) * {"head": 0, "head_gain": 1, "layer_gain": a.G}[a.qk_norm]
-    )
+    parts = isotype_sizes(a)
+    exchanges = {"head": 0, "head_gain": 1, "layer_gain": a.G}[a.qk_norm]
+    exchange = exchanges * sum(size for _, size, _ in parts)
     lone_keys, lone_queries = (a.G * a.D == 1, a.H * a.D == 1) if whole else (a.D == 1, a.D == 1)
     if lone_keys:
         return _signs_only(a, exchange, lone_queries)
@@ -151,14 +148,19 @@ def _query_key_normalised(a):
     narrow = (a.H if whole else 1) * a.D <= a.input_rank
     if narrow and a.qk_norm == "head":
         terms["rotations"] = a.G * sum(
-            i.size**2 if i.complex else i.size * (i.size - 1) // 2 for i in parts
+            size**2 if is_complex else size * (size - 1) // 2 for _, size, is_complex in parts
         )
     if not narrow:
         centred = (a.H + a.G) * a.D if a.inputs == "centred" else 0
-        terms["wide heads"] = (
-            len(seen_kernel(a, a.random_parameters(1))) - sum(terms.values()) - centred
-        )
+        terms["wide heads"] = _seen_kernel_dimension(a) - sum(terms.values()) - centred
     return terms
+
+
+def _seen_kernel_dimension(a):
+    from .normalised import refuse_large, seen_kernel  # the one count that looks at numbers
+
+    refuse_large(a)
+    return len(seen_kernel(a, a.random_parameters(1)))
 
 
 def _signs_only(a, exchange, lone_queries):

@@ -8,11 +8,16 @@ from functools import singledispatch
 
 import torch
 
-from .attention import input_basis, shift_is_seen
+from ..checks import require
+from .attention import forward, input_basis, random_inputs
 from .counting import count
+from .description import Attention, shift_is_seen
 from .gauge import product_kernel, skew_hermitian
 from .normalised import QUERY_KEY, seen_kernel
 from .rotation import isotypes
+from .scaling import input_scale
+
+KNOWN = "must be an Attention or a GPTConfig"
 
 
 def flatten(attention, direction):
@@ -284,8 +289,40 @@ def generators(attention, parameters):
     The directions of all terms together are linearly independent. Raises ValueError for what `count` refuses and for
     parameters that do not fit the description.
     """
+    require(isinstance(attention, Attention), "attention", attention, KNOWN)
     parameters = attention.check_parameters(parameters)
     return {
         term: unflatten(attention, GENERATORS[term](attention, parameters))
         for term in count(attention).terms
     }
+
+
+@singledispatch
+def independent_directions(attention, seed=0):
+    """How many independent directions of `generators` change no output, at random parameters: a lower bound of what is unidentified.
+
+    Each is tested by a Jacobian-vector product at fresh inputs, to 1e-10 of what a random direction does, and those that pass
+    all together for independence.
+    """
+    require(isinstance(attention, Attention), "attention", attention, KNOWN)
+    p = attention.random_parameters(seed)
+    x = random_inputs(attention, 3, 8, seed + 7, scale=input_scale(attention, p))
+    return independent_at(attention, p, lambda q: forward(attention, q, x), seed)
+
+
+def independent_at(description, parameters, function, seed=0):
+    """How many independent directions of `generators` do not change function(parameters)."""
+    change = lambda d: torch.func.jvp(function, (parameters,), (d,))[1]
+    generator, kept = torch.Generator().manual_seed(int(seed)), []
+    draw = lambda t: torch.randn(t.shape, generator=generator, dtype=t.dtype)
+    anywhere = {name: draw(tensor)[None] for name, tensor in parameters.items()}
+    usual = (
+        change({n: t[0] for n, t in anywhere.items()}).norm()
+        / flatten(description, anywhere).norm()
+    )
+    for directions in generators(description, parameters).values():
+        rows = flatten(description, directions)
+        size = rows.norm(dim=1)
+        moved = torch.func.vmap(change, chunk_size=64)(directions).flatten(1).norm(dim=1)
+        kept.append((rows / size[:, None])[moved < 1e-10 * usual * size])
+    return int(torch.linalg.matrix_rank(torch.cat(kept), rtol=1e-9)) if kept else 0

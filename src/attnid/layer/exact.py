@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ..checks import require
-from .rotation import SAME_ANGLE
+from .rotation import turns
 
 PRIME = 2**31 - 1
 
@@ -40,20 +40,17 @@ def rank_mod_prime(matrix):
 
 def _rotation(attention, rng):
     """One step of the rotation, (D, D): a random point of the circle for each angle, the same for equal ones."""
-    R, points = np.eye(attention.D, dtype=np.int64), []
-    for i, frequency in enumerate(attention.rotary):
-        turn = math.remainder(frequency, 2 * math.pi)
-        known = [point for angle, point in points if abs(angle - abs(turn)) < SAME_ANGLE]
-        c, s = known[0] if known else _point(abs(turn), rng)
-        points.append((abs(turn), (c, s)))
-        s = s if turn > 0 else -s
+    R, found = np.eye(attention.D, dtype=np.int64), turns(attention.rotary)
+    points = {i: (PRIME - 1, 0) for i in found.half}
+    for planes in found.turning.values():
+        points |= dict.fromkeys(planes, _point(rng))
+    for i, (c, s) in points.items():
+        s = s if found.signs[i] > 0 else -s
         R[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[c, -s % PRIME], [s % PRIME, c]]
     return R
 
 
-def _point(angle, rng):
-    if angle < SAME_ANGLE or math.pi - angle < SAME_ANGLE:
-        return (1 if angle < 1 else PRIME - 1), 0
+def _point(rng):
     t = int(rng.integers(2, PRIME - 1))
     scale = pow(1 + t * t, -1, PRIME)
     return (1 - t * t) * scale % PRIME, 2 * t * scale % PRIME

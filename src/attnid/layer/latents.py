@@ -8,11 +8,8 @@ have a latent of their own, or none (query_rank None).
 import math
 from dataclasses import KW_ONLY, dataclass
 
-import torch
-
 from ..checks import is_finite, require, require_size
-from .attention import rotate
-from .counting import Count, pair_rank_loss
+from .counting import Count, count, pair_rank_loss
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,7 @@ class LatentAttention:
             object.__setattr__(self, "value_dim", self.still_dim)
         for field in ("embed_dim", "heads", "still_dim", "value_dim"):
             require_size(field, getattr(self, field))
+            object.__setattr__(self, field, int(getattr(self, field)))
         for field in ("kv_rank", "query_rank"):
             rank = getattr(self, field)
             if field == "kv_rank" or rank is not None:
@@ -51,6 +49,7 @@ class LatentAttention:
                     rank,
                     f"a latent wider than embed_dim={self.embed_dim} is not counted",
                 )
+                object.__setattr__(self, field, int(rank))
         good = isinstance(self.rotary, (tuple, list)) and all(
             is_finite(f) and 0 < f < math.pi for f in self.rotary
         )
@@ -101,19 +100,14 @@ class LatentAttention:
 
     def random_parameters(self, seed=0):
         """Random float64 parameters, name -> tensor: weights normal over the root of their input width, gains in [0.5, 1.5]."""
-        generator = torch.Generator().manual_seed(seed)
-        draw = lambda shape: (
-            torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(shape[-1])
-        )
-        return {
-            name: 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
-            if name.startswith("gain")
-            else draw(shape)
-            for name, shape in self.shapes.items()
-        }
+        from .parameters import random_parameters
+
+        fan_in = {name: shape[-1] for name, shape in self.shapes.items()}
+        return random_parameters(self.shapes, fan_in, seed)
 
 
-def count_latent(a):
+@count.register
+def count_latent(a: LatentAttention):
     """Closed-form count of the unidentified parameters of one layer of latent attention, as a Count.
 
     Each latent loses r(r - 1)/2 rotations, one scale, which its norm divides out, and r gains, which the maps that read it could
@@ -139,6 +133,10 @@ def latent(W, gain, x):
 
 def forward_latent(a, p, x):
     """The layer's outputs (..., L, E) at inputs x (..., L, E), with parameters p: name -> tensor, shaped as `shapes` says."""
+    import torch
+
+    from .attention import rotate
+
     per_head = lambda W, c: torch.einsum("...lr,hdr->...hld", c, W)
     c_q = x if a.query_rank is None else latent(p["W_DQ"], p["gain_DQ"], x)
     c = latent(p["W_DKV"], p["gain_DKV"], x)

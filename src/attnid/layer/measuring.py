@@ -5,16 +5,18 @@ with Z the weighted values; these are projected out of the other columns, which 
 matrix to decompose. J^T J is never formed.
 """
 
-import itertools
 import math
-from dataclasses import dataclass, field, replace
-from functools import singledispatch
+from dataclasses import dataclass, field
+from functools import partial, singledispatch
 
 import torch
 
-from ..checks import require_size
-from .attention import attend, project, random_inputs, scores, shift_is_seen
-from .rotation import SAME_ANGLE
+from ..checks import require, require_size
+from .attention import attend, project, random_inputs
+from .description import Attention
+from .latents import LatentAttention, forward_latent
+from .parameters import check_parameters
+from .scaling import NoGapError, even_heads, input_scale, refuse_what_rounding_hides, units
 
 MIN_GAP = 1e6  # below this ratio a cut between kept and dropped singular values is refused
 NOISE = 1e-12  # no singular value above this share of the largest is ever dropped
@@ -23,14 +25,14 @@ MAX_ATTEMPTS = 4
 WELL_CONDITIONED = (
     1e-2  # what of the weighted values is above this share of the largest is projected out
 )
-MIN_ANGLE = 1e-5  # radians; rotations closer than this can't be told apart over the sequences drawn
-MIN_SCORE = 1e-7  # where scores differ by less than this, every softmax is as good as uniform
-MAX_SCORE = 20  # where scores differ by more than this, a softmax or a tanh has lost its derivative to rounding
+MAX_BYTES = 4 * 2**30  # of a Jacobian
+MAX_PARAMETERS = 3000  # of a function whose structure is not used
+ROWS = 3  # of its Jacobian for each parameter, at first
+KNOWN = "must be an Attention, a LatentAttention or a GPTConfig"
 OUTPUT = ("W_O", "b_O")
-
-
-class NoGapError(ValueError):
-    """The singular values do not fall into kept and dropped ones."""
+CHANGES = (
+    "residual={:.1e}: fresh sequences still change the outputs along directions that seemed idle"
+)
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,6 @@ class Measurement:
     sequences: int
     tokens: int
     null_space: dict = field(repr=False)
-
-
-def _parameter_scales(parameters):
-    # derivatives are taken relative to a parameter's own size, so that units do not matter
-    return {
-        name: tensor.square().mean().sqrt().clamp_min(torch.finfo(tensor.dtype).tiny)
-        for name, tensor in parameters.items()
-    }
 
 
 def _hidden_jacobian(attention, parameters, x):
@@ -79,21 +73,21 @@ def _hidden_jacobian(attention, parameters, x):
     return z, blocks | {name: d.flatten(3) for name, d in derivative[3].items()}
 
 
-def jacobian_blocks(attention, parameters, x):
+def jacobian_blocks(attention, parameters, x, units):
     """The Jacobian of the outputs at x (B, L, E), in two parts.
 
     Z (BL, HC, and one more column where there is an output bias), so that the output parameters' columns are Z (x) I_E,
-    and the other parameters' columns (BL, E, P'), both taken relative to each parameter tensor's root mean square.
+    and the other parameters' columns (BL, E, P'), both taken relative to `units`, as `scaling.units` gives them.
     """
-    scales = _parameter_scales(parameters)
     z, blocks = _hidden_jacobian(attention, parameters, x)
     W = parameters["W_O"].permute(1, 0, 2).flatten(1)  # (E, HC)
+    rest = [name for name in parameters if name not in OUTPUT]
     hidden = torch.cat(
-        [blocks[n] * scales[n] for n in parameters if n not in OUTPUT], -1
+        [blocks[n] * units[n].expand_as(parameters[n]).flatten() for n in rest], -1
     )  # (B, L, HC, P')
-    Z = z.flatten(0, 1) * scales["W_O"]
+    Z = z.flatten(0, 1) * units["W_O"].flatten().repeat_interleave(attention.C)
     if "b_O" in parameters:
-        Z = torch.cat((Z, scales["b_O"].expand(len(Z), 1)), 1)
+        Z = torch.cat((Z, units["b_O"].expand(len(Z), 1)), 1)
     return Z, torch.matmul(W, hidden.flatten(0, 1))
 
 
@@ -156,34 +150,15 @@ def _decompose(Z, B, seed):
 
 
 def _name_directions(attention, parameters, over_Z, over_B):
-    """Null directions as name -> (nullity, *shape), in the parameters' own units and in the description's order."""
-    scales, H, C = _parameter_scales(parameters), attention.H, attention.C
+    """Null directions as name -> (nullity, *shape), in the description's order."""
+    H, C = attention.H, attention.C
     directions = {"W_O": over_Z[..., : H * C].unflatten(-1, (H, C)).transpose(1, 2)}
     if "b_O" in parameters:
         directions["b_O"] = over_Z[..., -1]
     rest = [name for name in parameters if name not in OUTPUT]
     for name, part in zip(rest, over_B.split([parameters[n].numel() for n in rest], -1)):
         directions[name] = part.unflatten(-1, parameters[name].shape)
-    return {name: directions[name] * scales[name] for name in attention.shapes}
-
-
-def input_scale(attention, parameters, seed=0):
-    """The power of two, as near one as may be, by which to scale free inputs so that scores spread by about one."""
-    if attention.qk_norm is not None:
-        return (
-            8.0 if attention.D > 1 else 1024.0
-        )  # normalised scores are bounded; no bias should decide all signs of a lone number
-    plain = replace(attention, score="softmax", causal=False)
-    x = random_inputs(attention, 16, 4, seed)
-    powers = 2.0 ** torch.arange(-30, 31, dtype=torch.float64)
-    spreads = torch.stack(
-        [
-            scores(plain, parameters, *project(plain, parameters, t * x)[:2]).std(0).mean((-1, -2))
-            for t in powers
-        ]
-    )
-    cost = spreads.log().abs().mean(-1) + 0.1 * powers.log().abs()
-    return float(powers[cost.nan_to_num(torch.inf).argmin()])
+    return {name: directions[name] for name in attention.shapes}
 
 
 def _largest_change(null, Z, B):
@@ -195,39 +170,6 @@ def _largest_change(null, Z, B):
         (B.square().sum() + B.shape[1] * Z.square().sum()) / (B.shape[2] + B.shape[1] * Z.shape[1])
     ).sqrt()
     return float((image.flatten(1).norm(dim=1) / length).max() / typical)
-
-
-def _refuse_what_rounding_hides(attention, parameters, x):
-    """Raise NoGapError naming what is zero, too alike, saturated or vanishing, so that its Jacobian is lost to rounding."""
-    for name, tensor in parameters.items():
-        if name.startswith("W") and not tensor.any():
-            raise NoGapError(f"{name}: all entries are zero, and what meets them can't be measured")
-    angles = [0.0, *(abs(math.remainder(f, 2 * math.pi)) for f in attention.rotary), math.pi]
-    near = [
-        (a, b)
-        for a, b in itertools.combinations(sorted(angles), 2)
-        if SAME_ANGLE < b - a < MIN_ANGLE
-    ]
-    if near:
-        raise NoGapError(
-            f"rotary: angles {near[0][0]!r} and {near[0][1]!r} (modulo sign and 2 pi) differ, but too little to be measured"
-        )
-    s = scores(
-        replace(attention, score="softmax"), parameters, *project(attention, parameters, x)[:2]
-    )
-    if not shift_is_seen(attention):
-        s = s - s.mean(-1, keepdim=True)
-    typical = s.abs().transpose(0, 1).flatten(1).median(1).values
-    if not typical.max() < MAX_SCORE:
-        raise NoGapError(
-            f"parameters: the scores saturate (they differ by {typical.max():.1e}), which hides what moves them; "
-            "scale W_Q or W_K down"
-        )
-    if typical.min() < MIN_SCORE:
-        raise NoGapError(
-            f"parameters: the scores vanish (they differ by {typical.min():.1e}), which hides what moves them; "
-            "scale W_Q or W_K up"
-        )
 
 
 def plan(attention):
@@ -246,6 +188,20 @@ def plan(attention):
     return math.ceil(1.1 * columns / rows + (a.H * a.C + 1) / length) + 1, length
 
 
+def refuse_large(attention):
+    """ValueError, before any tensor is made, where the Jacobian would take more than MAX_BYTES."""
+    columns = sum(math.prod(s) for name, s in attention.shapes.items() if name not in OUTPUT)
+    needed = 8 * columns**2  # at least, so that no plan is made of an absurd size
+    if needed <= MAX_BYTES:
+        batch, length = plan(attention)
+        needed = 8 * batch * length * attention.E * columns
+    if needed > MAX_BYTES:
+        raise ValueError(
+            f"attention={attention}: its Jacobian would take {needed / 2**30:,.0f} GiB or more, "
+            f"and at most {MAX_BYTES // 2**30} GiB are tried; count gives the number by formula"
+        )
+
+
 @singledispatch
 def measure(attention, *, seed=0, parameters=None):
     """Count the unidentified parameters of a layer by the rank of its Jacobian, in float64 on the CPU.
@@ -258,39 +214,95 @@ def measure(attention, *, seed=0, parameters=None):
     Raises ValueError where a parameter is missing, of another shape or not finite, and NoGapError where the singular
     values have no gap to cut at.
     """
+    require(isinstance(attention, Attention), "attention", attention, KNOWN)
     require_size("seed", seed, 0)
+    seed = int(seed)
+    refuse_large(attention)
     parameters = attention.random_parameters(seed) if parameters is None else parameters
     parameters = attention.check_parameters(parameters)
-    scale = input_scale(attention, parameters)
-    _refuse_what_rounding_hides(
-        attention, parameters, random_inputs(attention, 16, 8, seed, scale=scale)
-    )
+    evened = even_heads(attention, parameters)
+    parameters = {n: t * evened[n] if n in evened else t for n, t in parameters.items()}
+    scale, unit = input_scale(attention, parameters), units(attention, parameters)
+    inputs = partial(random_inputs, attention, scale=scale)
+    blocks = lambda x: jacobian_blocks(attention, parameters, x, unit)
+    refuse_what_rounding_hides(attention, parameters, inputs(16, 8, seed))
     batch, length = plan(attention)
     for _ in range(MAX_ATTEMPTS):
-        Z, B = jacobian_blocks(
-            attention, parameters, random_inputs(attention, batch, length, seed + 1, scale=scale)
-        )
+        Z, B = blocks(inputs(batch, length, seed + 1))
         if not (torch.isfinite(Z).all() and torch.isfinite(B).all()):
             raise NoGapError("parameters: the outputs or their derivatives overflow")
         spectrum, rank, gap, null = _decompose(Z, B, seed)
-        fresh = random_inputs(
-            attention, 2 if attention.input_rank > 1 else batch, 2 * length, seed + 2, scale=scale
-        )
-        residual = _largest_change(null, *jacobian_blocks(attention, parameters, fresh))
+        fresh = inputs(2 if attention.input_rank > 1 else batch, 2 * length, seed + 2)
+        residual = _largest_change(null, *blocks(fresh))
         if residual < MAX_RESIDUAL:
-            names = _name_directions(attention, parameters, *null)
-            return Measurement(
-                attention.parameters,
-                rank,
-                attention.parameters - rank,
-                gap,
-                spectrum,
-                residual,
-                batch,
-                length,
-                names,
-            )
+            named = _name_directions(attention, parameters, *null)
+            named = {n: d * unit[n] / evened.get(n, 1.0) for n, d in named.items()}
+            P = attention.parameters
+            return Measurement(P, rank, P - rank, gap, spectrum, residual, batch, length, named)
         batch, length = batch + batch // 2, length + 6
-    raise NoGapError(
-        f"residual={residual:.1e}: fresh sequences still change the outputs along directions that seemed idle"
+    raise NoGapError(CHANGES.format(residual))
+
+
+@measure.register
+def measure_latent(attention: LatentAttention, *, seed=0, parameters=None):
+    """The same for a layer of latent attention, of at most MAX_PARAMETERS parameters."""
+    a, length = attention, 6 + 2 * len(attention.rotary)
+
+    def draw(number, seed):
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(number, length, a.embed_dim, generator=generator, dtype=torch.float64)
+
+    refuse_many(a)
+    parameters = a.random_parameters(seed) if parameters is None else parameters
+    parameters = check_parameters(a.shapes, parameters)
+    return measure_function(
+        partial(forward_latent, a), parameters, draw, length * a.embed_dim, seed
     )
+
+
+def refuse_many(description):
+    """ValueError where a description has more than MAX_PARAMETERS parameters."""
+    many = f"are more than {MAX_PARAMETERS}, too many to measure"
+    require(description.parameters <= MAX_PARAMETERS, "parameters", description.parameters, many)
+
+
+def measure_function(function, parameters, draw, seen, seed=0):
+    """Count the unidentified parameters of any function(parameters, inputs), by the rank of its whole Jacobian.
+
+    draw(number, seed) gives inputs, sequences of tokens along the first two dimensions; `seen` is how many numbers one sequence
+    can tell, at most. More are drawn until the outputs of fresh ones do not change along the null directions of the first.
+    """
+    require_size("seed", seed, 0)
+    seed, P = int(seed), sum(tensor.numel() for tensor in parameters.values())
+    batch = math.ceil(ROWS * P / seen)
+    for _ in range(MAX_ATTEMPTS):
+        J = torch.linalg.qr(jacobian(function, parameters, draw(batch, seed + 1)), mode="r").R
+        spectrum, Vh = torch.linalg.svd(torch.cat((J, J.new_zeros(max(0, P - len(J)), P))))[1:]
+        rank, gap = cut(spectrum)
+        inputs = draw(2 + batch // 4, seed + 2)
+        fresh = jacobian(function, parameters, inputs)
+        change = (fresh @ Vh[rank:].T).norm(dim=0) / fresh.norm(dim=0).mean()
+        residual = float(change.max()) if rank < P else 0.0
+        if residual < MAX_RESIDUAL:
+            parts = Vh[rank:].split([tensor.numel() for tensor in parameters.values()], 1)
+            null = {
+                name: part.unflatten(1, tensor.shape) * _over_all(tensor)
+                for part, (name, tensor) in zip(parts, parameters.items())
+            }
+            return Measurement(
+                P, rank, P - rank, gap, spectrum, residual, batch, inputs.shape[1], null
+            )
+        batch *= 2
+    raise NoGapError(CHANGES.format(residual))
+
+
+def jacobian(function, parameters, inputs):
+    """Columns (outputs at all inputs, P) in the parameters' order, relative to each tensor's root mean square."""
+    one = lambda p, sequence: function(p, sequence[None]).flatten()
+    blocks = torch.func.vmap(torch.func.jacrev(one), (None, 0), chunk_size=16)(parameters, inputs)
+    rows = {name: block.flatten(2).flatten(0, 1) for name, block in blocks.items()}
+    return torch.cat([rows[name] * _over_all(tensor) for name, tensor in parameters.items()], 1)
+
+
+def _over_all(tensor):
+    return tensor.square().mean().sqrt()

@@ -5,6 +5,8 @@ the quadratic forms A = K^T K and B = Q^T Q of the (ungained) ones. A bias is on
 |x|^2 = E, so with a bias a form is known only up to a multiple of |x|^2 - E.
 """
 
+import math
+
 import torch
 
 from ..checks import require
@@ -65,13 +67,10 @@ def seen(attention, parameters):
     return torch.cat([part.flatten() for part in (*products, A / a, B / b)])
 
 
-def seen_kernel(attention, parameters):
-    """Directions (k, P') of the query-key parameters that change nothing of `seen`.
-
-    Raises ValueError where there are too many to look through, and ArithmeticError where the rank is not clear.
-    """
-    names = [n for n in attention.shapes if n in QUERY_KEY]
-    size = sum(parameters[n].numel() for n in names)
+def refuse_large(attention):
+    """ValueError where the query-key parameters are too many to look through."""
+    shapes = attention.shapes
+    size = sum(math.prod(shapes[name]) for name in shapes if name in QUERY_KEY)
     require(
         size <= MAX_SIZE,
         "qk_norm",
@@ -79,6 +78,15 @@ def seen_kernel(attention, parameters):
         f"heads wider than their inputs have no closed form with this norm, "
         f"and {size:,} query-key parameters are too many to look through (at most {MAX_SIZE:,})",
     )
+
+
+def seen_kernel(attention, parameters):
+    """Directions (k, P') of the query-key parameters that change nothing of `seen`.
+
+    Raises ValueError where there are too many to look through, and ArithmeticError where the rank is not clear.
+    """
+    refuse_large(attention)
+    names = [n for n in attention.shapes if n in QUERY_KEY]
     jacobian = torch.func.jacrev(lambda p: seen(attention, parameters | p))(
         {n: parameters[n] for n in names}
     )

@@ -3,7 +3,7 @@
 import torch
 
 from ..checks import require, require_finite
-from .attention import Attention
+from .description import Attention
 from .rotation import isotypes
 
 SINGULAR = 1e-13  # relative to the largest singular value of a product: below it is rounding, and taken as zero

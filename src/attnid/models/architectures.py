@@ -10,7 +10,7 @@ from pathlib import Path
 from ..checks import require
 from ..files import read_json
 from ..layer.counting import Count, count
-from ..layer.latents import LatentAttention, count_latent
+from ..layer.latents import LatentAttention
 from .configurations import Fields
 from .defaults import ALIASES, DEFAULTS
 from .families import FAMILIES
@@ -102,7 +102,7 @@ def _has_norm(kind_and_layer):
 @cache
 def count_layer(layer):
     """The Count of one description, latent or not."""
-    return count_latent(layer) if isinstance(layer, LatentAttention) else count(layer)
+    return count(layer)
 
 
 def add_up(counts):

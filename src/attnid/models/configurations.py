@@ -3,7 +3,7 @@
 import math
 
 from ..checks import is_finite, require, require_size
-from ..layer.rotation import SAME_ANGLE
+from ..layer.rotation import turns
 
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 OLD_NAMES = {"su": "longrope"}
@@ -96,16 +96,9 @@ def rotary_angles(fields, width, base, scaling=None):
         kind = OLD_NAMES.get(str(kind), kind)
         require(kind in ROPE_TYPES, "rope_type", kind, f"is not one of {ROPE_TYPES}")
         angles = SCALED[kind](fields, scaling, angles, base)
-    apart = [
-        a - b
-        for a, b in zip(sorted(angles, reverse=True), sorted(angles, reverse=True)[1:] + [0.0])
-    ]
-    require(
-        min(apart, default=1) > SAME_ANGLE,
-        "rope_theta",
-        base,
-        f"angles nearer than {SAME_ANGLE:g} cannot be told apart",
-    )
+    found = turns(angles)
+    apart = not found.still and all(len(planes) == 1 for planes in found.turning.values())
+    require(apart, "rope_theta", base, "makes planes keep still or turn alike, to rounding")
     return tuple(angles)
 
 

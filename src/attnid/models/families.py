@@ -6,7 +6,7 @@ key head whatever num_kv_heads says.
 """
 
 from ..checks import require
-from ..layer.attention import Attention
+from ..layer.description import Attention
 from ..layer.latents import LatentAttention
 from .configurations import rope, rotary_angles
 from .stacks import Stack

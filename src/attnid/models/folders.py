@@ -10,7 +10,7 @@ import torch
 
 from ..checks import require
 from ..files import draft_of, read_json, write_whole
-from ..layer.attention import Attention
+from ..layer.description import Attention
 from ..layer.latents import LatentAttention
 from .architectures import Architecture, read_architecture
 from .companions import INDEX, REMARK_FILE, SINGLE, find_companions

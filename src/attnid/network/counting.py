@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from ..checks import require
 from ..layer.counting import Count, count, pair_rank_loss
-from .gpt import GPTConfig
+from .configuration import GPTConfig
+
+MANY = 256
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,17 @@ def reach(config, layer):
 
 
 def contexts(config):
-    """How many different contexts there are, at least: without positions the order of earlier tokens may not count."""
+    """How many different contexts there are, at least: without positions the order of earlier tokens may not count.
+
+    Infinity where they are more than 2^MANY, and so more than any network has parameters.
+    """
     V, T = config.vocab_size, config.block_size
-    if config.positions == "none":
-        return sum(V * math.comb(V + t - 1, t) for t in range(T))
-    return sum(V ** (t + 1) for t in range(T))
+    if config.positions == "none":  # the sum of V C(V + t - 1, t) over t below T
+        fewer = min(V, T - 1)  # C(V + T - 1, fewer) is at least 2^fewer
+        return V * math.comb(V + T - 1, fewer) if fewer < MANY else math.inf
+    if V == 1:
+        return T
+    return (V ** (T + 1) - V) // (V - 1) if T < MANY else math.inf
 
 
 def refuse_what_is_not_generic(config):
@@ -155,14 +163,17 @@ def _attention(c):
         "inputs never met",
     )
     terms = dict.fromkeys(names, 0)
-    for layer in range(c.n_layer):
+    turning = c.positions == "rotary"
+    for layer, alike in ((0, 1), (1, c.n_layer - 1)):  # those above the first are alike
         met = reach(c, layer)
         varying = met.keys - met.constant
-        terms["query-key maps"] += H * (D if c.rotary else pair_rank_loss(D, varying, met.queries))
-        terms["value-output maps"] += H * pair_rank_loss(D, varying, n)
-        terms["key constants"] += E * (met.constant and not c.rotary)
-        terms["value constants"] += met.constant * (E if c.bias else E - n)
-        terms["inputs never met"] += E * (3 * (n + c.bias) - met.queries - 2 * met.keys)
+        terms["query-key maps"] += (
+            alike * H * (D if turning else pair_rank_loss(D, varying, met.queries))
+        )
+        terms["value-output maps"] += alike * H * pair_rank_loss(D, varying, n)
+        terms["key constants"] += alike * E * (met.constant and not turning)
+        terms["value constants"] += alike * met.constant * (E if c.bias else E - n)
+        terms["inputs never met"] += alike * E * (3 * (n + c.bias) - met.queries - 2 * met.keys)
     return terms
 
 

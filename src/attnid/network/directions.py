@@ -6,10 +6,10 @@ along random members of it.
 
 import torch
 
-from ..layer.directions import generators
+from ..layer.directions import generators, independent_at, independent_directions
+from .configuration import GPTConfig
 from .counting import count_network
-from .function import check_parameters
-from .gpt import GPTConfig
+from .function import Network, check_parameters, random_parameters
 from .heads import HeadFamilies
 from .stream import StreamFamilies
 from .weights import Met, Weights
@@ -47,7 +47,7 @@ class NullSpace:
 
     def random(self, term, k, seed=0):
         """k random members of a term's family."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(int(seed))
         return self.directions(
             term, torch.randn(k, self.families[term][0], generator=generator, dtype=torch.float64)
         )
@@ -65,3 +65,12 @@ def network_generators(config: GPTConfig, parameters):
         term: null.directions(term, torch.eye(size, dtype=torch.float64))
         for term, (size, _) in null.families.items()
     }
+
+
+@independent_directions.register
+def independent_of_network(config: GPTConfig, seed=0):
+    """The same for a network: how many independent directions of `generators` change no log-probability."""
+    p, network = random_parameters(config, seed), Network(config)
+    generator = torch.Generator().manual_seed(int(seed))
+    tokens = torch.randint(config.vocab_size, (4, config.block_size), generator=generator)
+    return independent_at(config, p, lambda q: network(q, tokens), seed)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..checks import require, require_finite
+from ..layer.parameters import check_parameters as parameters_that_fit
 from .gpt import GPT
 
 
@@ -23,29 +23,7 @@ class Network:
 
 def check_parameters(config, parameters):
     """The parameters as detached float64 tensors in the model's order. ValueError naming what is missing, unknown or misshapen."""
-    require(
-        isinstance(parameters, dict),
-        "parameters",
-        type(parameters).__name__,
-        "must be a dict, name -> tensor",
-    )
-    for name in parameters.keys() ^ config.shapes.keys():
-        require(False, "parameters", name, f"this model has {list(config.shapes)}")
-    for name, shape in config.shapes.items():
-        require(
-            isinstance(parameters[name], torch.Tensor),
-            name,
-            type(parameters[name]).__name__,
-            "must be a tensor",
-        )
-        require(
-            tuple(parameters[name].shape) == shape,
-            name,
-            tuple(parameters[name].shape),
-            f"shape must be {shape}",
-        )
-        require_finite(name, parameters[name].detach())
-    return {name: parameters[name].detach().to("cpu", torch.float64) for name in config.shapes}
+    return parameters_that_fit(config.shapes, parameters)
 
 
 def random_parameters(config, seed=0):
@@ -53,7 +31,7 @@ def random_parameters(config, seed=0):
 
     The residual stream itself is small enough for eps to be felt, as if eps were 0.1 in a stream of size one.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     stream = math.sqrt(config.eps / 0.1) or 1.0
     E = config.n_embd
 

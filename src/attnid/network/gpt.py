@@ -4,137 +4,14 @@ Tokens are rows here, x of shape (B, T, E). A weight has the layout of `nn.Linea
 """
 
 import math
-from dataclasses import KW_ONLY, dataclass
-from itertools import chain
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from ..checks import is_finite, require, require_finite, require_size
+from ..checks import require, require_finite
 from ..layer.attention import rotate
-
-NORMS = ("layernorm", "rmsnorm")
-POSITIONS = ("learned", "rotary", "none")
-
-
-@dataclass(frozen=True)
-class GPTConfig:
-    """The description of a GPT. It holds no weights.
-
-    vocab_size (number of tokens), block_size (longest context, in tokens), n_layer, n_head (H) and n_embd (E) are sizes.
-    bias: whether linear maps and layer norms have biases. dropout: the share of activations dropped in training.
-    The rest is nanoGPT's unless it is said otherwise. tied: whether logits are read with the embedding's own weights. norm:
-    "layernorm" or "rmsnorm" (a gain and never a bias); eps is added to what they take the root of. positions: "learned",
-    "rotary" (plane i of each query and key turns by 10000^(-2i/D) radians per position) or "none". mlp_width: hidden units
-    of an MLP, 4 n_embd by default.
-
-    Raises ValueError naming the field and the value when the description is impossible.
-    """
-
-    vocab_size: int
-    block_size: int
-    n_layer: int
-    n_head: int
-    n_embd: int
-    _: KW_ONLY
-    bias: bool = False
-    dropout: float = 0.0
-    tied: bool = True
-    norm: str = "layernorm"
-    positions: str = "learned"
-    mlp_width: int | None = None
-    eps: float = 1e-5
-
-    def __post_init__(self):
-        for field in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-            require_size(field, getattr(self, field))
-        require(
-            self.n_embd % self.n_head == 0,
-            "n_embd",
-            self.n_embd,
-            f"is not divisible by n_head={self.n_head}",
-        )
-        for field in ("bias", "tied"):
-            require(
-                isinstance(getattr(self, field), bool),
-                field,
-                getattr(self, field),
-                "must be True or False",
-            )
-        require(
-            type(self.dropout) in (int, float) and 0 <= self.dropout < 1,
-            "dropout",
-            self.dropout,
-            "must be in [0, 1)",
-        )
-        for field, words in (("norm", NORMS), ("positions", POSITIONS)):
-            value = getattr(self, field)
-            require(
-                isinstance(value, str) and value in words, field, value, f"must be one of {words}"
-            )
-        paired = self.positions != "rotary" or self.head_dim % 2 == 0
-        require(
-            paired,
-            "positions",
-            self.positions,
-            f"turns pairs of numbers, and heads have {self.head_dim}",
-        )
-        object.__setattr__(
-            self, "mlp_width", 4 * self.n_embd if self.mlp_width is None else self.mlp_width
-        )
-        require_size("mlp_width", self.mlp_width)
-        require(is_finite(self.eps) and self.eps >= 0, "eps", self.eps, "must be at least 0")
-
-    @property
-    def head_dim(self):
-        """D = E / H; values have the same size, C = D."""
-        return self.n_embd // self.n_head
-
-    def named_shapes(self):
-        """Name and shape of every parameter of the model, one by one, in the model's order; tied weights are one."""
-        V, T, E, F = self.vocab_size, self.block_size, self.n_embd, self.mlp_width
-        biased_norm = self.bias and self.norm == "layernorm"
-        parts = {
-            "ln_1": (E,),
-            "attn.c_attn": (3 * E, E),
-            "attn.c_proj": (E, E),
-            "ln_2": (E,),
-            "mlp.c_fc": (F, E),
-            "mlp.c_proj": (E, F),
-        }
-        layers = (
-            (f"h.{n}.{part}", shape) for n in range(self.n_layer) for part, shape in parts.items()
-        )
-        yield "transformer.wte.weight", (V, E)
-        if self.positions == "learned":
-            yield "transformer.wpe.weight", (T, E)
-        for part, shape in chain(layers, [("ln_f", (E,))]):
-            yield f"transformer.{part}.weight", shape
-            if biased_norm if len(shape) == 1 else self.bias:
-                yield f"transformer.{part}.bias", shape[:1]
-        if not self.tied:
-            yield "lm_head.weight", (V, E)
-
-    @property
-    def shapes(self):
-        """Name -> shape of every parameter of the model, as in named_shapes."""
-        return dict(self.named_shapes())
-
-    @property
-    def parameters(self):
-        """How many numbers the model has, tied weights counted once."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
-
-    @property
-    def rotary(self):
-        """Angle in radians per position of each plane of a head that turns; none unless positions are rotary."""
-        D = self.head_dim
-        return (
-            tuple(10_000.0 ** (-2 * i / D) for i in range(D // 2))
-            if self.positions == "rotary"
-            else ()
-        )
+from .configuration import GPTConfig as GPTConfig
 
 
 class CausalSelfAttention(nn.Module):
