@@ -1,7 +1,6 @@
 """`python -m attnid …`: the commands of the package."""
 
 import argparse
-import io
 import json
 import os
 import signal
@@ -246,6 +245,7 @@ def run_benchmarks(arguments):
 
 
 def main():
+    sys.stdout.reconfigure(errors="backslashreplace")  # of a path that it cannot show
     parser = argparse.ArgumentParser(
         prog="python -m attnid", description="Identified Attention, from the command line."
     )
@@ -265,8 +265,6 @@ def main():
     for size in ("sequences", "tokens"):
         plain.add_argument(size, type=count)
     arguments = parser.parse_args()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what it cannot spell is written as escapes
-        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if arguments.command == "count":
             return print_count(arguments)

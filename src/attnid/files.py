@@ -11,8 +11,6 @@ from pathlib import Path
 
 from .checks import require, require_size
 
-NOT_A_RUN = "holds something else than the state of a run"
-
 
 @contextmanager
 def draft_of(path):
@@ -96,8 +94,12 @@ class Checkpoint:
             for name in here | state["settings"]
             if state["settings"].get(name) != here.get(name)
         ]
-        self._require(not other, f"is of a run with another {', '.join(other)}")
-        self._require(state["run"].keys() == run.state_dict().keys(), NOT_A_RUN)
+        require(
+            not other,
+            "checkpoint",
+            os.fspath(self.path),
+            f"is of a run with another {', '.join(other)}; delete it to start over",
+        )
         run.load_state_dict(state["run"])
         history.update(state["history"])
         if self.carried is not None:
@@ -112,18 +114,10 @@ class Checkpoint:
         # torch.load alone does not see a changed number
         content = Path(self.path).read_bytes()
         whole = sha256(content[32:]).digest() == content[:32]
-        self._require(whole, "is damaged or half-written")
-        try:
-            state = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
-        except Exception:  # foreign content can raise anything, and what PyTorch advises, to run the code in it, is not passed on
-            state = None
-        parts = {"run", "history", "settings"} | (
-            {"carried"} if self.carried is not None else set()
+        require(
+            whole,
+            "checkpoint",
+            os.fspath(self.path),
+            "is damaged or half-written; delete it to start over",
         )
-        ours = isinstance(state, dict) and all(isinstance(state.get(part), dict) for part in parts)
-        self._require(ours, NOT_A_RUN)
-        return state
-
-    def _require(self, condition, why):
-        path = os.fspath(self.path)
-        require(condition, "checkpoint", path, f"{why}; delete it to start over")
+        return torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)

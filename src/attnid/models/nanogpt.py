@@ -42,7 +42,13 @@ class SavedGPT:
 
 
 def load_nanogpt(path):
-    """The model in a checkpoint that nanoGPT's train.py saved (ckpt.pt), on the CPU and in evaluation mode. Errors as for read_nanogpt."""
+    """The model in a checkpoint that nanoGPT's train.py saved (ckpt.pt), on the CPU and in evaluation mode.
+
+    Names may have the prefixes of torch.compile and DistributedDataParallel, and the tied output map may be left out.
+    FileNotFoundError when there is no such file. ValueError naming the path and what is wrong: not a checkpoint, an impossible
+    size, a parameter that is missing, unknown, there twice, of another shape, no real tensor or not finite, or an output map
+    that is not tied to the token embedding. The file is read as data only: pickled code in it is refused.
+    """
     saved = read_nanogpt(path)
     model = GPT(saved.config)
     model.load_state_dict(saved.weights)
@@ -50,13 +56,7 @@ def load_nanogpt(path):
 
 
 def read_nanogpt(path):
-    """The checkpoint that nanoGPT's train.py saved at a path, on the CPU, as a SavedGPT.
-
-    Names may have the prefixes of torch.compile and DistributedDataParallel, and the tied output map may be left out.
-    FileNotFoundError when there is no such file. ValueError naming the path and what is wrong: not a checkpoint, an impossible
-    size, a parameter that is missing, unknown, there twice, of another shape, no real tensor or not finite, or an output map
-    that is not tied to the token embedding. The file is read as data only: pickled code in it is refused.
-    """
+    """The checkpoint that nanoGPT's train.py saved at a path, on the CPU, as a SavedGPT. Errors as for load_nanogpt."""
     require(isinstance(path, (str, os.PathLike)), "path", path, "must be a string or a path")
     content = _read_content(path)
     try:
