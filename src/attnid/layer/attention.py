@@ -51,14 +51,15 @@ def rotate(attention, vectors):
     planes = len(attention.rotary)
     if planes == 0:
         return vectors
-    position = torch.arange(vectors.shape[-2], dtype=vectors.dtype, device=vectors.device)
-    angle = position[:, None] * torch.tensor(
-        attention.rotary, dtype=vectors.dtype, device=vectors.device
-    )  # (L, planes)
+    wide = torch.promote_types(
+        vectors.dtype, torch.float32
+    )  # half precision can't tell 256 from 257
+    position = torch.arange(vectors.shape[-2], dtype=wide, device=vectors.device)
+    frequency = torch.tensor(attention.rotary, dtype=wide, device=vectors.device)
+    angle = position[:, None] * frequency  # (L, planes)
+    cos, sin = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
     even, odd = vectors[..., 0 : 2 * planes : 2], vectors[..., 1 : 2 * planes : 2]
-    turned = torch.stack(
-        (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), -1
-    )
+    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
     return torch.cat((turned.flatten(-2), vectors[..., 2 * planes :]), -1)
 
 
@@ -104,7 +105,7 @@ def forward(attention, parameters, x):
 
 def random_inputs(attention, batch, length, seed=0, *, scale=1.0):
     """Random inputs (batch, length, E) of the kind that `inputs` names; `scale` applies to free ones only."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     x = torch.randn((batch, length, attention.E), generator=generator, dtype=torch.float64)
     if attention.inputs == "free":
         return scale * x

@@ -186,3 +186,13 @@ class Attention:
 def shift_is_seen(attention):
     """Whether a shift of a query's scores, common to all keys, changes the output."""
     return attention.score in ("softcap", "sink")
+
+
+def key_bias_is_idle(attention):
+    """Whether there is a key bias that changes no output where a key keeps still: it shifts all scores of a query alike (Fact 4.7)."""
+    return "k" in attention.bias and attention.qk_norm is None and not shift_is_seen(attention)
+
+
+def value_bias_is_pooled(attention):
+    """Whether there is a value bias that adds a constant to all outputs, as the weights of attention sum to one (section 4.7.2)."""
+    return "v" in attention.bias and attention.score != "sink"

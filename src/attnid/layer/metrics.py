@@ -6,6 +6,8 @@ Per head, with P = W_Q W_Q^T and K = W_K W_K^T: the loss sees W_K^T W_Q alone, s
 import torch
 
 from ..checks import require, require_finite
+from .parameters import require_real
+from .scaling import exponent
 
 IDLE = 1e-12  # a sum of eigenvalues below this, relative to the head's largest, belongs to an S that moves neither factor
 
@@ -19,14 +21,19 @@ def head_metrics(W_Q, W_K, W_Q_next, W_K_next):
       drift  ||(P - K)_next - (P - K)||_F
     Where mu = 0 some S move neither factor; rho then takes the S of least norm, which leaves its value as it is.
     Weights with their biases as one more column, (..., D, E + 1), give the same of the joint action (S W, S b), which is
-    what a head with biases has. Computed in float64, on the CPU where the device has none.
+    what a head with biases has. Computed in float64, on the CPU where the device has none; rho at any scale, and the others as
+    far as float64 reaches: beyond they are infinite or zero.
 
     Raises ValueError naming the argument whose shape differs, that is no tensor of real numbers, or that is not finite.
     Source: section 5.1 of the paper, whose objective has a sign slip; the Sylvester equation is solved by two
     eigendecompositions, as there.
     """
-    W_Q, W_K, W_Q_next, W_K_next = _checked(W_Q=W_Q, W_K=W_K, W_Q_next=W_Q_next, W_K_next=W_K_next)
-    return metrics_of_products(step_products(W_Q, W_Q_next), step_products(W_K, W_K_next))
+    weights = _checked(W_Q=W_Q, W_K=W_K, W_Q_next=W_Q_next, W_K_next=W_K_next)
+    power = exponent(*weights)  # no number is squared that is not near one
+    W_Q, W_K, W_Q_next, W_K_next = (W * 2.0**-power for W in weights)
+    found = metrics_of_products(step_products(W_Q, W_Q_next), step_products(W_K, W_K_next))
+    size = 2.0 ** power[..., 0, 0]
+    return {n: value if n == "rho" else value * size * size for n, value in found.items()}
 
 
 def step_products(W, W_next):
@@ -76,8 +83,7 @@ def _null_share(R, sums, step):
 def _checked(**weights):
     shape = None
     for name, W in weights.items():
-        real = isinstance(W, torch.Tensor) and W.is_floating_point()
-        require(real, name, getattr(W, "dtype", type(W)), "must be a tensor of real numbers")
+        require_real(name, W)
         require(
             W.dim() >= 2 and min(W.shape[-2:]) >= 1,
             name,

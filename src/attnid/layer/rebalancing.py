@@ -4,7 +4,9 @@ import torch
 
 from ..checks import require, require_finite
 from .description import Attention
+from .parameters import require_real
 from .rotation import isotypes
+from .scaling import exponent
 
 SINGULAR = 1e-13  # relative to the largest singular value of a product: below it is rounding, and taken as zero
 
@@ -19,12 +21,14 @@ class Balanced(tuple):
 def rebalance(W_Q, W_K, b_Q=None, b_K=None, *, rotary=()):
     """Factors of the same product W_K^T W_Q with W_Q W_Q^T = W_K W_K^T, nearest to the old ones. Returns a Balanced.
 
-    W_Q, W_K have shape (..., D, E), b_Q, b_K (..., D); any leading shape is a batch of heads. Biases move by the same S, so
-    that scores with biases stay. `rotary` lists the angle per position of each rotated plane, as in Attention: then S must
+    W_Q, W_K are one head's weights, (D, E), or those of many heads, stacked: (..., D, E); b_Q, b_K (..., D). A whole weight
+    of nn.Linear has all heads' rows in one matrix and is none of these: W.view(heads, D, E) is. Nor do weights tell how they
+    are used: those of a rotary model need `rotary`, or their outputs change. Biases move by the same S, so that scores with
+    biases stay. `rotary` lists the angle per position of each rotated plane, as in Attention: then S must
     commute with the rotations, and what is balanced is each block that turns alike. The arithmetic is float64, the result
     has the dtype of what came in. Rebalancing again moves nothing.
 
-    Raises ValueError naming the argument: another shape, no tensor of real numbers, not finite, one bias without the
+    Raises ValueError naming the argument: another shape, a lone square matrix, no tensor of real numbers, not finite, one bias without the
     other, or biases with a product of rank below D, where there is no one nonsingular S for them to follow.
     Source: section 5.2.2 of the paper, which leaves the biases and rotary positions out.
     """
@@ -61,18 +65,26 @@ def _balance_block(block, tensors):
 
 def balance(Q, K):
     """S Q, S^{-H} K, S, S^{-H} and the singular values of S, zeros where none is determined. Q (..., d, a), K (..., d, b), real or complex."""
+    a, b = exponent(Q), exponent(K)  # no number is squared that is not near one
+    b = b + (a - b) % 2
+    Q, K, top, ratio = Q * 2.0**-a, K * 2.0**-b, torch.maximum(a, b), 2.0 ** ((b - a) / 2)
     (O_Q, R_Q), (O_K, R_K) = torch.linalg.qr(Q.mH), torch.linalg.qr(K.mH)  # Q = R_Q^H O_Q^H
     U, s, Vh = torch.linalg.svd(R_K @ R_Q.mH)  # K^H Q = O_K U diag(s) Vh O_Q^H
     s = s.masked_fill(s <= SINGULAR * s[..., :1], 0).unsqueeze(-1)
     root, inverse = s.sqrt(), s.rsqrt().masked_fill(s == 0, 0)
     new_Q, new_K = root * (Vh @ O_Q.mH), root * (U.mH @ O_K.mH)
-    Z = _nearest_isometry(Q @ new_Q.mH + K @ new_K.mH)
-    S, dual = (
-        Z @ (inverse * (U.mH @ R_K)),
-        Z @ (inverse * (Vh @ R_Q)),
-    )  # R_Q^{-H} = V diag(1 / s) U^H R_K
+    Z = _nearest_isometry(2.0 ** (a - top) * Q @ new_Q.mH + 2.0 ** (b - top) * K @ new_K.mH)
+    S = ratio * Z @ (inverse * (U.mH @ R_K))  # R_Q^{-H} = V diag(1 / s) U^H R_K
+    dual = 1 / ratio * Z @ (inverse * (Vh @ R_Q))
+    size = 2.0 ** ((a + b) / 2)
     determined = (s[..., -1:, :] > 0) & (s.shape[-2] == Q.shape[-2])
-    return Z @ new_Q, Z @ new_K, S, dual, torch.linalg.svdvals(S) * determined.squeeze(-1)
+    return (
+        size * (Z @ new_Q),
+        size * (Z @ new_K),
+        S,
+        dual,
+        torch.linalg.svdvals(S) * determined.squeeze(-1),
+    )
 
 
 def _nearest_isometry(A):
@@ -101,16 +113,21 @@ def _signs(isotype, W):
 
 def _check(W_Q, W_K, b_Q, b_K):
     for name, t in (("W_Q", W_Q), ("W_K", W_K), ("b_Q", b_Q), ("b_K", b_K)):
-        if t is None:
+        if t is None and name[0] == "b":
             continue
-        real = isinstance(t, torch.Tensor) and t.is_floating_point()
-        require(real, name, getattr(t, "dtype", type(t)), "must be a tensor of real numbers")
+        require_real(name, t)
         if name == "W_Q":
             require(
                 t.dim() >= 2 and min(t.shape[-2:]) >= 1,
                 name,
                 tuple(t.shape),
                 "shape must be (..., D, E)",
+            )
+            require(
+                t.dim() > 2 or t.shape[0] != t.shape[1] or len(t) == 1,
+                name,
+                tuple(t.shape),
+                "is the shape of a whole nn.Linear weight: give W.view(heads, D, E), or W[None] if it is one head's",
             )
         shape = tuple(W_Q.shape) if name[0] == "W" else tuple(W_Q.shape[:-1])
         require(tuple(t.shape) == shape, name, tuple(t.shape), f"shape must be {shape}")

@@ -24,6 +24,12 @@ class NoGapError(ValueError):
     """The singular values do not fall into kept and dropped ones."""
 
 
+def exponent(*matrices):
+    """The exponent (..., 1, 1) of a power of two near the largest entry of matrices of one batch, (..., n, m); 0 where all is zero."""
+    largest = torch.stack([matrix.abs().amax((-2, -1), keepdim=True) for matrix in matrices])
+    return torch.frexp(largest.amax(0)).exponent.clamp(-1000, 1000).double()
+
+
 def input_scale(attention, parameters, seed=0):
     """The power of two, as near one as may be, by which to scale free inputs so that scores spread by about one."""
     if attention.qk_norm is not None:
