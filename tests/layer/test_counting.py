@@ -129,16 +129,16 @@ def test_a_count_is_instant_at_every_size(describe, monkeypatch):
     description = describe()
     for factory in ("randn", "rand", "zeros", "ones", "eye", "empty", "arange", "tensor"):
         monkeypatch.setattr(torch, factory, None)
-    start = time.perf_counter()
+    start = time.process_time()
     assert 0 < count(description).unidentified < description.parameters
-    assert time.perf_counter() - start < 0.01
+    assert time.process_time() - start < 0.01
 
 
 def test_many_planes_are_counted_in_time():
     attention = Attention(8, 1, head_dim=200_000, rotary=RNG.uniform(0.1, 3, 100_000).tolist())
-    start = time.perf_counter()
+    start = time.process_time()
     assert count(attention).terms["query-key maps"] > 0
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_too_many_wide_heads_are_refused_before_anything_is_drawn(monkeypatch):

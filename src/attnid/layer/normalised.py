@@ -11,7 +11,6 @@ import torch
 
 from ..checks import require
 from .attention import input_basis
-from .rebalancing import rows_of
 from .rotation import isotypes
 
 MAX_SIZE = 2000  # query-key parameters whose kernel is looked for numerically
@@ -28,8 +27,14 @@ def augmented(attention, parameters, letter):
 def _products(attention, K, Q):
     """K^T R_m Q for every offset m, as its coefficients: one matrix per still or half-turning part, two per angle."""
     for isotype in isotypes(attention):
-        M = rows_of(isotype, K).mH @ rows_of(isotype, Q)
-        yield from (M.real, M.imag) if isotype.complex else (M,)
+        k, q = K[:, list(isotype.coordinates)], Q[:, list(isotype.coordinates)]
+        if isotype.complex:  # conjugate(k) q, real and imaginary part
+            sign = torch.tensor(isotype.signs, dtype=K.dtype)[:, None]
+            k, q = (k[:, 0::2], sign * k[:, 1::2]), (q[:, 0::2], sign * q[:, 1::2])
+            yield k[0].mT @ q[0] + k[1].mT @ q[1]
+            yield k[0].mT @ q[1] - k[1].mT @ q[0]
+        else:
+            yield k.mT @ q
 
 
 def _forms(attention, maps, with_bias):
