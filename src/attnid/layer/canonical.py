@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import scipy.linalg
 import torch
 from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
 
 from ..checks import require
 from .description import key_bias_is_idle, value_bias_is_pooled
@@ -53,18 +55,10 @@ def reduce_layer(attention, parameters, form="balanced"):
     p = {name: tensor.clone() for name, tensor in attention.check_parameters(parameters).items()}
     result = Reduction(p, _silence_key_bias(attention, p) + _fold_value_bias(attention, p), {}, {})
     if attention.qk_norm is None:
-        _move(
-            attention,
-            result,
-            "query-key",
-            isotypes(attention),
-            ("W_K", "b_K"),
-            ("W_Q", "b_Q"),
-            form,
-        )
-    _move(
-        attention, result, "value-output", value_blocks(attention), ("W_V", "b_V"), ("W_O",), form
-    )
+        turning, keys, queries = isotypes(attention), ("W_K", "b_K"), ("W_Q", "b_Q")
+        _move(attention, result, "query-key", turning, keys, queries, form)
+    blocks, values, outputs = value_blocks(attention), ("W_V", "b_V"), ("W_O",)
+    _move(attention, result, "value-output", blocks, values, outputs, form)
     return result
 
 
@@ -101,7 +95,7 @@ def _fold_value_bias(attention, p):
     return b_V[:: attention.H // attention.G].numel()
 
 
-def factor(parameters, names, groups):
+def factor(parameters, names, groups) -> Float[Tensor, "G d n"]:
     """The weights of each group's heads side by side, then their biases, of those names that are there: (G, d, n), W_O transposed."""
     views = [_as_rows(name, parameters[name]) for name in names if name in parameters]
     return torch.cat([rearrange(rows, "(g s) d n -> g d (s n)", g=groups) for rows in views], -1)

@@ -7,6 +7,8 @@ import math
 from functools import singledispatch
 
 import torch
+from jaxtyping import Shaped
+from torch import Tensor
 
 from ..checks import require
 from .attention import forward, input_basis, random_inputs
@@ -21,7 +23,7 @@ from .scaling import input_scale
 KNOWN = "must be an Attention or a GPTConfig"
 
 
-def flatten(attention, direction):
+def flatten(attention, direction) -> Shaped[Tensor, "k P"]:
     """Directions, name -> (k, *shape), as rows (k, P) in the description's order; names left out are zero."""
     k, dtype = next((len(d), d.dtype) for d in direction.values())
     return torch.cat(
@@ -35,7 +37,7 @@ def flatten(attention, direction):
     )
 
 
-def unflatten(attention, rows):
+def unflatten(attention, rows: Shaped[Tensor, "k P"]) -> dict:
     """The inverse of `flatten`."""
     parts = rows.split([math.prod(shape) for shape in attention.shapes.values()], -1)
     return {

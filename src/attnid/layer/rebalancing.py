@@ -1,10 +1,12 @@
 """Rebalancing: the same score product from factors whose Gram matrices are equal, as near the old ones as can be."""
 
 import torch
+from jaxtyping import Float, Inexact
+from torch import Tensor
 
 from ..checks import require, require_finite
 from .description import Attention
-from .parameters import require_real
+from .parameters import check_heads, require_real
 from .rotation import isotypes
 from .scaling import exponent
 
@@ -18,7 +20,14 @@ class Balanced(tuple):
     condition: torch.Tensor
 
 
-def rebalance(W_Q, W_K, b_Q=None, b_K=None, *, rotary=()):
+def rebalance(
+    W_Q: Float[Tensor, "*heads D E"],
+    W_K: Float[Tensor, "*heads D E"],
+    b_Q: Float[Tensor, "*heads D"] | None = None,
+    b_K: Float[Tensor, "*heads D"] | None = None,
+    *,
+    rotary=(),
+) -> Balanced:
     """Factors of the same product W_K^T W_Q with W_Q W_Q^T = W_K W_K^T, nearest to the old ones. Returns a Balanced.
 
     W_Q, W_K are one head's weights, (D, E), or those of many heads, stacked: (..., D, E); b_Q, b_K (..., D). A whole weight
@@ -34,10 +43,10 @@ def rebalance(W_Q, W_K, b_Q=None, b_K=None, *, rotary=()):
     """
     _check(W_Q, W_K, b_Q, b_K)
     blocks = isotypes(Attention(W_Q.shape[-1], 1, head_dim=W_Q.shape[-2], rotary=rotary))
-    given = [W_Q, W_K] if b_Q is None else [W_Q, W_K, b_Q.unsqueeze(-1), b_K.unsqueeze(-1)]
+    given = [W_Q, W_K] if b_Q is None or b_K is None else [W_Q, W_K, b_Q, b_K]
     moved = [
         t.detach().to("cpu" if t.device.type == "mps" else t.device, torch.float64, copy=True)
-        for t in given
+        for t in (t if t.dim() == W_Q.dim() else t.unsqueeze(-1) for t in given)
     ]
     scales = torch.cat(
         [_balance_block(block, moved) for block in blocks], -1
@@ -49,7 +58,7 @@ def rebalance(W_Q, W_K, b_Q=None, b_K=None, *, rotary=()):
         "rank below D",
         "biases cannot be carried along",
     )
-    result = Balanced(new.view(old.shape).to(old) for new, old in zip(moved, (W_Q, W_K, b_Q, b_K)))
+    result = Balanced(new.view(old.shape).to(old) for new, old in zip(moved, given))
     result.condition = condition
     return result
 
@@ -63,7 +72,15 @@ def _balance_block(block, tensors):
     return scales
 
 
-def balance(Q, K):
+def balance(
+    Q: Inexact[Tensor, "*heads d a"], K: Inexact[Tensor, "*heads d b"]
+) -> tuple[
+    Inexact[Tensor, "*heads d a"],
+    Inexact[Tensor, "*heads d b"],
+    Inexact[Tensor, "*heads d d"],
+    Inexact[Tensor, "*heads d d"],
+    Float[Tensor, "*heads d"],
+]:
     """S Q, S^{-H} K, S, S^{-H} and the singular values of S, zeros where none is determined. Q (..., d, a), K (..., d, b), real or complex."""
     a, b = exponent(Q), exponent(K)  # no number is squared that is not near one
     b = b + (a - b) % 2
@@ -92,7 +109,7 @@ def _nearest_isometry(A):
     return U @ Vh
 
 
-def rows_of(isotype, W):
+def rows_of(isotype, W: Float[Tensor, "*heads D n"]) -> Inexact[Tensor, "*heads d n"]:
     """The rows of an isotype, of W (..., D, n); planes that turn become complex rows, mirrored ones conjugated."""
     rows = W[..., list(isotype.coordinates), :]
     if not isotype.complex:
@@ -100,7 +117,7 @@ def rows_of(isotype, W):
     return torch.complex(rows[..., ::2, :], _signs(isotype, W) * rows[..., 1::2, :])
 
 
-def put_rows(isotype, W, part):
+def put_rows(isotype, W: Float[Tensor, "*heads D n"], part: Inexact[Tensor, "*heads d n"]):
     """The inverse of rows_of, in place."""
     if isotype.complex:
         part = torch.stack((part.real, _signs(isotype, W) * part.imag), -2).flatten(-3, -2)
@@ -112,29 +129,18 @@ def _signs(isotype, W):
 
 
 def _check(W_Q, W_K, b_Q, b_K):
-    for name, t in (("W_Q", W_Q), ("W_K", W_K), ("b_Q", b_Q), ("b_K", b_K)):
-        if t is None and name[0] == "b":
-            continue
-        require_real(name, t)
-        if name == "W_Q":
-            require(
-                t.dim() >= 2 and min(t.shape[-2:]) >= 1,
-                name,
-                tuple(t.shape),
-                "shape must be (..., D, E)",
-            )
-            require(
-                t.dim() > 2 or t.shape[0] != t.shape[1] or len(t) == 1,
-                name,
-                tuple(t.shape),
-                "is the shape of a whole nn.Linear weight: give W.view(heads, D, E), or W[None] if it is one head's",
-            )
-        shape = tuple(W_Q.shape) if name[0] == "W" else tuple(W_Q.shape[:-1])
-        require(tuple(t.shape) == shape, name, tuple(t.shape), f"shape must be {shape}")
-        require_finite(name, t)
+    check_heads(W_Q=W_Q, W_K=W_K)
     require(
-        (b_Q is None) == (b_K is None),
-        "b_Q" if b_Q is None else "b_K",
-        None,
-        "give both biases or neither",
+        W_Q.dim() > 2 or W_Q.shape[0] != W_Q.shape[1] or len(W_Q) == 1,
+        "W_Q",
+        tuple(W_Q.shape),
+        "is the shape of a whole nn.Linear weight: give W.view(heads, D, E), or W[None] if it is one head's",
     )
+    alone = "b_Q" if b_Q is None else "b_K"
+    require((b_Q is None) == (b_K is None), alone, None, "give both biases or neither")
+    for name, b in (("b_Q", b_Q), ("b_K", b_K)):
+        if b is not None:
+            require_real(name, b)
+            shape = tuple(W_Q.shape[:-1])
+            require(tuple(b.shape) == shape, name, tuple(b.shape), f"shape must be {shape}")
+            require_finite(name, b)
