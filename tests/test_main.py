@@ -1,5 +1,6 @@
 """The commands: what they accept, what they say, how they end."""
 
+import json
 import os
 import re
 import shutil
@@ -261,3 +262,18 @@ def test_interrupted_sweep_leaves_nothing_behind(tmp_path):
     assert not list(tmp_path.rglob("*.tmp")) and all(
         read_record(path).final_loss > 0 for path in done()
     )
+
+
+def test_a_count_needs_no_pytorch_and_answers_at_once(tmp_path):
+    config = dict(model_type="llama", hidden_size=64, num_attention_heads=4, num_hidden_layers=2)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    program = """
+import sys
+from attnid.__main__ import main
+sys.argv = ["attnid", "count", sys.argv[1]]
+main()
+assert "torch" not in sys.modules
+"""
+    start, busy = time.perf_counter(), os.times().children_user
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True, capture_output=True)
+    assert min(time.perf_counter() - start, os.times().children_user - busy) < 0.5
