@@ -76,6 +76,51 @@ def test_killed_write_leaves_what_was_there(tmp_path, where):
     assert (tmp_path / "f").read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "x" * 250 + ".json"])
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path, name):
+    write_whole(tmp_path / name, b"whole")
+    assert os.listdir(tmp_path) == [name] and (tmp_path / name).read_bytes() == b"whole"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_named_with_the_path_that_was_asked_for(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    monkeypatch.setattr(files.os, "fsync", lambda _: os.write(os.open("/dev/full", 1), b"x"))
+    with pytest.raises(OSError, match=f"^path='{path}': is not written: .*No space left") as full:
+        write_whole(path, b"new")
+    assert ".tmp" not in str(full.value) and os.listdir(tmp_path) == []
+
+
+def test_a_folder_is_drafted_and_named_as_a_file_is(tmp_path):
+    with pytest.raises(
+        OSError, match=f"^path='{tmp_path / 'f'}': .*: '{tmp_path / 'f' / 'part'}'$"
+    ):
+        with files.draft_of(tmp_path / "f") as draft:
+            (draft / "part").mkdir(parents=True)
+            (draft / "part").write_bytes(b"")
+    assert os.listdir(tmp_path) == []
+    with files.draft_of(tmp_path / "f") as draft:
+        (draft / "part").mkdir(parents=True)
+    assert os.listdir(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize(
+    "content, why",
+    [
+        ("[" * 200_000, "is nested too deeply"),
+        ('{"a":' * 200_000 + "1" + "}" * 200_000, "is nested too deeply"),
+        ("{", "is not JSON"),
+        ("9" * 5000, "is not JSON"),
+        ("\xff", "is not JSON"),
+        ("3", "does not hold an object"),
+    ],
+)
+def test_what_is_no_object_in_json_is_named(tmp_path, content, why):
+    (tmp_path / "f").write_bytes(content.encode("latin1"))
+    with pytest.raises(ValueError, match=f"^path='{tmp_path / 'f'}': {why}"):
+        files.read_json(tmp_path / "f")
+
+
 # ---- checkpoints
 
 

@@ -1,7 +1,9 @@
 """The commands: what they accept, what they say, how they end."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from attnid.training.experiments import CASES, PRESETS, Job
 from attnid.training.records import read_record
 
 PREFIX = "python -m attnid"
+CASES_FOLDER = Path(__file__).parent / "cases"
 
 
 def call(monkeypatch, capsys, *words):
@@ -172,6 +175,51 @@ def test_sweep_goes_seed_by_seed_and_tells_failure(monkeypatch, capsys, tmp_path
     assert status == 1 and options == dict(workers=3, minutes=1.0, device="cpu", compiled=False)
 
 
+def run_command(*words, **options):
+    command = [sys.executable, "-m", "attnid", *map(str, words)]
+    return subprocess.run(command, stderr=subprocess.PIPE, **options)
+
+
+def test_a_path_that_standard_output_cannot_spell_is_written_as_escapes(tmp_path):
+    """The work is done by then: no command may fail at its last line."""
+    shutil.copy(CASES_FOLDER / "gpt2.json", tmp_path / "möd€l.json")
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    count = run_command("count", tmp_path / "möd€l.json", stdout=subprocess.PIPE, env=ascii_only)
+    assert (count.returncode, count.stderr) == (0, b"")
+    assert count.stdout.startswith(rb"m\xf6d\u20acl (gpt2), 12 attention layers")
+    words = ("train", "--preset", "smoke", "--case", "sgd", "--results", tmp_path / "é")
+    train = run_command(*words, stdout=subprocess.PIPE, env=ascii_only)
+    assert train.returncode == 0 and rb"\xe9/smoke/sgd/seed-0.json.xz: " in train.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_standard_output_that_is_full_is_named():
+    with open("/dev/full", "wb") as full:
+        count = run_command("count", CASES_FOLDER / "gpt2.json", stdout=full)
+    line = f"{PREFIX} count: standard output: [Errno 28] No space left on device\n"
+    assert (count.returncode, count.stderr.decode()) == (2, line)
+
+
+def test_a_reader_that_leaves_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    count = run_command("count", CASES_FOLDER / "gpt2.json", stdout=write)
+    os.close(write)
+    assert (count.returncode, count.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("name", ["count", "audit", "reduce"])
+def test_a_configuration_that_is_nested_too_deeply_is_one_clear_line(
+    monkeypatch, capsys, tmp_path, name
+):
+    (tmp_path / "config.json").write_text('{"a":' * 200_000 + "1" + "}" * 200_000)
+    out = [tmp_path / "out"] if name == "reduce" else []
+    status, text, err = call(monkeypatch, capsys, name, tmp_path, *out)
+    path = tmp_path / "config.json"
+    assert (status, text) == (2, "")
+    assert err == f"{PREFIX} {name}: path='{path}': is nested too deeply to be read\n"
+
+
 def members(group):
     """The processes of a group that are still there, those that have ended but wait for their parent not counted (Linux only)."""
     found = []
@@ -214,3 +262,18 @@ def test_interrupted_sweep_leaves_nothing_behind(tmp_path):
     assert not list(tmp_path.rglob("*.tmp")) and all(
         read_record(path).final_loss > 0 for path in done()
     )
+
+
+def test_a_count_needs_no_pytorch_and_answers_at_once(tmp_path):
+    config = dict(model_type="llama", hidden_size=64, num_attention_heads=4, num_hidden_layers=2)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    program = """
+import sys
+from attnid.__main__ import main
+sys.argv = ["attnid", "count", sys.argv[1]]
+main()
+assert "torch" not in sys.modules
+"""
+    start, busy = time.perf_counter(), os.times().children_user
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True, capture_output=True)
+    assert min(time.perf_counter() - start, os.times().children_user - busy) < 0.5

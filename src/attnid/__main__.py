@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -17,6 +18,17 @@ def count(text):
     if int(text) < 1:
         raise ValueError
     return int(text)
+
+
+def say(text):
+    """Print what a command has found, and be sure that it is out. OSError where standard output takes no more, but not where its
+    reader has left, as `head` does."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would try again at its end
+        if not isinstance(error, BrokenPipeError):
+            raise OSError(f"standard output: {error}") from None
 
 
 def add_runs(commands):
@@ -149,7 +161,7 @@ def print_count(arguments):
     from .models import architectures
 
     architecture = architectures.read_architecture(arguments.config)
-    print(
+    say(
         json.dumps(architectures.report(architecture), indent=2)
         if arguments.json
         else architectures.table(architecture)
@@ -212,7 +224,9 @@ def print_account(arguments):
             arguments.checkpoint, arguments.out, form=arguments.form, tolerance=arguments.tolerance
         )
         table = reduction.table
-    print(json.dumps(account, indent=2) if arguments.json else table(account))
+    for warning in account.get("warnings", ()):
+        print(f"python -m attnid {arguments.command}: warning: {warning}", file=sys.stderr)
+    say(json.dumps(account, indent=2) if arguments.json else table(account))
     return 0
 
 
@@ -231,6 +245,7 @@ def run_benchmarks(arguments):
 
 
 def main():
+    sys.stdout.reconfigure(errors="backslashreplace")  # of a path that it cannot show
     parser = argparse.ArgumentParser(
         prog="python -m attnid", description="Identified Attention, from the command line."
     )

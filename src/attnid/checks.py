@@ -28,10 +28,6 @@ def is_finite(value):
 
 def require_finite(field, tensor):
     """Raise ValueError unless every number of the tensor is finite, naming the first that is not."""
-    wrong = tensor[~tensor.isfinite()]
-    require(
-        not len(wrong),
-        field,
-        wrong[0].item() if len(wrong) else None,
-        "every number must be finite",
-    )
+    finite = tensor.isfinite()
+    if not finite.all():
+        require(False, field, tensor[~finite][0].item(), "every number must be finite")

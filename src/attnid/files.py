@@ -3,36 +3,52 @@
 import io
 import json
 import os
+import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-import torch
-
 from .checks import require, require_size
 
 
-def write_whole(path, content):
-    """Write bytes to a path by way of a draft beside it: whoever reads the path finds all of them or what was there before."""
+@contextmanager
+def draft_of(path):
+    """A hidden path beside `path` for a file or a folder, which becomes `path` at the end; on an error nothing is left of it.
+
+    Its name is no longer than a file system allows, whatever that of `path` is. OSError naming `path` where it cannot be written.
+    """
     path = Path(path)
-    draft = path.with_name(
-        f".{path.name}.{os.getpid()}.tmp"
-    )  # what a kill leaves behind is hidden, and nobody reads it
+    start = os.fsencode(path.name)[:100].decode(errors="ignore")
+    draft = path.with_name(f".{start}.{os.getpid()}.tmp")
     try:
-        with open(draft, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield draft
         os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
+    except BaseException as error:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            why = str(error).replace(str(draft), str(path))
+            raise type(error)(f"path={str(path)!r}: is not written: {why}") from None
         raise
+
+
+def write_whole(path, content):
+    """Write bytes to a path: whoever reads it finds all of them or what was there before. Errors as for draft_of."""
+    with draft_of(path) as draft, open(draft, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_json(path):
     """The object, a dict, in a JSON file. ValueError naming the path where it holds anything else."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"path={os.fspath(path)!r}: is nested too deeply to be read") from None
     except ValueError as error:  # of the JSON, or of its characters
         raise ValueError(f"path={os.fspath(path)!r}: is not JSON ({error})") from None
     require(
@@ -62,6 +78,8 @@ class Checkpoint:
         state = {"run": run.state_dict(), "history": history, "settings": self._described(run)}
         if self.carried is not None:
             state["carried"] = self.carried.state_dict()
+        import torch
+
         buffer = io.BytesIO()
         torch.save(state, buffer)
         write_whole(self.path, sha256(buffer.getvalue()).digest() + buffer.getvalue())
@@ -91,6 +109,8 @@ class Checkpoint:
         return {name: str(value) for name, value in (run.description | self.settings).items()}
 
     def _read(self):
+        import torch
+
         # torch.load alone does not see a changed number
         content = Path(self.path).read_bytes()
         whole = sha256(content[32:]).digest() == content[:32]

@@ -156,6 +156,7 @@ def test_centred_inputs_are_what_a_layer_norm_puts_out():
         (lambda p: p.update(W_Q=p["W_Q"].long()), "W_Q"),
         (lambda p: p.update(W_Q=p["W_Q"].to("meta")), "W_Q"),
         (lambda p: p.update(W_Q=[1.0]), "W_Q"),
+        (lambda p: p.update(W_Q=p["W_Q"].to(torch.float8_e5m2)), "W_Q=torch.float8_e5m2"),
     ],
 )
 def test_parameters_that_do_not_fit_are_named(break_it, named):
@@ -164,3 +165,11 @@ def test_parameters_that_do_not_fit_are_named(break_it, named):
     break_it(p)
     with pytest.raises(ValueError, match=named):
         a.check_parameters(p)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_far_positions_differ_in_every_number_format(dtype):
+    a, vectors = Attention(8, 1, rotary=(1.0, 0.01)), torch.ones(1, 258, 8, dtype=dtype)
+    turned, exact = rotate(a, vectors), rotate(a, vectors.double())
+    assert turned.dtype == dtype and not torch.equal(turned[0, 256], turned[0, 257])
+    assert (turned - exact).abs().max() < 4 * torch.finfo(dtype).eps + 1e-5 * (dtype.itemsize < 8)

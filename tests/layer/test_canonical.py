@@ -294,7 +294,7 @@ def test_what_stays_idle_is_said():
         (lambda p: p.pop("W_K"), "parameters='W_K'"),
         (lambda p: p.update(b_Q=p["W_Q"]), "parameters='b_Q'"),
         (lambda p: p.update(W_O=p["W_O"].mT), r"W_O=\(2, 3, 6\): shape"),
-        (lambda p: p["W_V"].fill_(torch.nan), "W_V=.*NaN"),
+        (lambda p: p["W_V"].fill_(torch.nan), "W_V=.*nan"),
         (lambda p: p.update(W_Q=p["W_Q"].to(torch.int8)), "W_Q=torch.int8"),
     ],
 )

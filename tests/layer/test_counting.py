@@ -1,12 +1,15 @@
 import json
 import math
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from descriptions import descriptions
 from hypothesis import example, given, settings
 
-from attnid import Attention, count, measure
+from attnid import Attention, GPTConfig, LatentAttention, count, measure
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "counts.json").read_text())
 
@@ -90,3 +93,66 @@ def test_what_commutes_with_the_rotations(rotary, group):
 def test_what_has_no_generic_count_is_refused_by_name(fields, named):
     with pytest.raises(ValueError, match=named):
         count(Attention(**fields))
+
+
+SLOW = 1e13  # a base of rotary angles at which the slowest plane turns by 1e-10 a position
+
+
+@pytest.mark.parametrize(
+    "attention, unidentified",
+    [
+        (Attention(256, 2, rotary=[1e9 ** (-i / 64) for i in range(64)]), 33024),
+        (Attention(10, 2, 1, head_dim=8, rotary=[SLOW ** (-i / 4) for i in range(4)]), 72),
+    ],
+)
+def test_slow_planes_are_planes(attention, unidentified):
+    assert count(attention).unidentified == unidentified
+
+
+LARGE = 10**12
+RNG = np.random.default_rng(0)
+EVERY_SIZE = [
+    lambda: Attention(LARGE, 1),
+    lambda: Attention(LARGE, 10**6, head_dim=LARGE, bias="qkvo", score="sink", inputs="centred"),
+    lambda: Attention(LARGE, LARGE, 1, head_dim=1, qk_norm="layer_gain"),
+    lambda: Attention(8, 2, head_dim=10**8, rotary=(1.0, 0.5), bias="k"),
+    lambda: LatentAttention(LARGE, 128, 512, LARGE, query_rank=1536, rotary=(1.0,)),
+    lambda: GPTConfig(50257, 16384, 12, 12, 768),
+    lambda: GPTConfig(50257, 16384, 12, 12, 768, positions="none"),
+    lambda: GPTConfig(LARGE, LARGE, LARGE, 12, 12 * 10**9, positions="rotary", tied=False),
+    lambda: GPTConfig(LARGE, LARGE, LARGE, 12, 12 * 10**9, positions="none", bias=True),
+]
+
+
+@pytest.mark.parametrize("describe", EVERY_SIZE)
+def test_a_count_is_instant_at_every_size(describe, monkeypatch):
+    description = describe()
+    for factory in ("randn", "rand", "zeros", "ones", "eye", "empty", "arange", "tensor"):
+        monkeypatch.setattr(torch, factory, None)
+    start = time.process_time()
+    assert 0 < count(description).unidentified < description.parameters
+    assert time.process_time() - start < 0.01
+
+
+def test_many_planes_are_counted_in_time():
+    attention = Attention(8, 1, head_dim=200_000, rotary=RNG.uniform(0.1, 3, 100_000).tolist())
+    start = time.process_time()
+    assert count(attention).terms["query-key maps"] > 0
+    assert time.process_time() - start < 2
+
+
+def test_too_many_wide_heads_are_refused_before_anything_is_drawn(monkeypatch):
+    monkeypatch.setattr(torch, "randn", None)
+    with pytest.raises(ValueError, match="qk_norm='layer_gain'.*too many to look through"):
+        count(Attention(8192, 64, head_dim=256, qk_norm="layer_gain"))
+
+
+@pytest.mark.parametrize("rank", [None, 3])
+def test_latent_attention_is_counted_and_measured(rank):
+    latent = LatentAttention(6, 2, np.int64(4), np.int32(2), rotary=(1.0,), query_rank=rank)
+    measured = measure(latent, seed=np.int64(1))
+    assert count(latent).unidentified == measured.nullity and measured.gap > 1e6
+    with pytest.raises(ValueError, match="W_K"):
+        measure(latent, parameters=latent.random_parameters() | {"W_K": None})
+    with pytest.raises(ValueError, match="too many to measure"):
+        measure(LatentAttention(512, 8, 64, 64))

@@ -1,9 +1,20 @@
+import numpy as np
 import pytest
 import torch
 from descriptions import descriptions
 from hypothesis import example, given, settings
 
-from attnid import Attention, act_query_key, act_value_output, count, forward, generators, measure
+from attnid import (
+    Attention,
+    GPTConfig,
+    act_query_key,
+    act_value_output,
+    count,
+    forward,
+    generators,
+    independent_directions,
+    measure,
+)
 from attnid.layer.attention import random_inputs
 from attnid.layer.directions import flatten, unflatten
 from attnid.layer.gauge import product_kernel, skew_hermitian
@@ -111,3 +122,18 @@ def test_the_actions_leave_the_function_where_it_is():
         forward(attention, moved, x), forward(attention, p, x), rtol=0, atol=1e-11
     )
     assert all((moved[name] - p[name]).norm() > 0.1 * p[name].norm() for name in moved)
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        Attention(8, 2, bias="qkvo", rotary=(1.0,)),
+        Attention(6, 2, qk_norm="head_gain", score="sink"),
+        GPTConfig(7, 5, 1, 2, 4, mlp_width=4, bias=True),
+    ],
+    ids=str,
+)
+def test_independent_directions_are_as_many_as_the_formula_says(description):
+    assert independent_directions(description, seed=np.int64(3)) == count(description).unidentified
+    with pytest.raises(ValueError, match="attention=None"):
+        independent_directions(None)

@@ -344,3 +344,12 @@ def test_numbers_that_cancel_in_a_sum_are_found():
         head_metrics(**GOOD | {"W_K": wrong})
     huge = torch.full((2, 2), 3e38)  # finite in float32, its float32 sum is not
     assert torch.isfinite(head_metrics(huge, huge, huge, huge)["mu"])
+
+
+@pytest.mark.parametrize("power", [1020, 664, -664, -1000])
+def test_rho_is_right_at_the_edge_of_float64(power):
+    weights, unit = step(3, 2, 3, 6), 2.0**power  # 1e307, 1e200, 1e-200, 1e-301
+    plain, scaled = head_metrics(*weights), head_metrics(*(W * unit for W in weights))
+    assert torch.equal(scaled["rho"], plain["rho"])
+    for name in ("beta", "tau", "mu", "drift"):  # beyond float64's reach they are infinite or zero
+        assert torch.equal(scaled[name], plain[name] * unit * unit)

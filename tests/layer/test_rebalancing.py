@@ -64,7 +64,7 @@ def test_same_product_balanced_and_at_rest(D, E):
 @given(
     st.integers(1, 6),
     st.integers(1, 8),
-    st.lists(st.integers(1, 3), max_size=2),
+    st.lists(st.integers(1, 3), min_size=1, max_size=2),
     st.integers(0, 1000),
 )
 def test_heads_of_any_shape_and_batch(D, E, batch, seed):
@@ -74,15 +74,15 @@ def test_heads_of_any_shape_and_batch(D, E, batch, seed):
     assert away(new[1].mT @ new[0], W_K.mT @ W_Q) < 1e-12 and beta(*new) < 1e-10
     heads = zip(*(t.reshape(-1, D, E) for t in (W_Q, W_K, *new)))
     for q, k, new_q, new_k in heads:
-        alone = rebalance(q, k)
-        assert max(away(alone[0], new_q), away(alone[1], new_k)) < 1e-10
+        alone = rebalance(q[None], k[None])
+        assert max(away(alone[0][0], new_q), away(alone[1][0], new_k)) < 1e-10
 
 
 @pytest.mark.parametrize("D, E", [(1, 4), (2, 6), (3, 3), (4, 2)])
 def test_no_other_balanced_pair_is_nearer(D, E):
     # every balanced pair with this product is (Z W_Q, Z W_K) with Z orthogonal
     W_Q, W_K = normal(0, D, E), 2 * normal(1, D, E)
-    new = rebalance(W_Q, W_K)
+    new = tuple(W[0] for W in rebalance(W_Q[None], W_K[None]))
     least = distance(new, (W_Q, W_K))
     for seed in range(200):
         for Z in (rotation(seed, D), cayley(normal(seed, D, D, scale=10.0 ** -(seed % 5)))):
@@ -422,3 +422,32 @@ def test_one_bias_alone_is_named():
 def test_bad_rotary_is_named(rotary):
     with pytest.raises(ValueError, match="^rotary="):
         rebalance(**GOOD, rotary=rotary)
+
+
+@pytest.mark.parametrize(
+    "powers", [(1000, 1000), (664, 664), (-664, -664), (664, -664), (-301, 664)]
+)
+def test_the_same_factors_at_any_scale(powers):
+    W_Q, W_K = normal(0, 2, 3, 7), 3 * normal(1, 2, 3, 7)
+    up, down = (2.0**power for power in powers)
+    near, far = rebalance(W_Q, W_K), rebalance(W_Q * up, W_K * down)
+    unit = 2.0 ** (sum(powers) / 2)
+    assert beta(*(W / unit for W in far)) < 1e-10
+    product = (far[1] / unit).mT @ (far[0] / unit)
+    assert away(product, W_K.mT @ W_Q) < 1e-12 and torch.isfinite(far.condition).all()
+    if up == down:
+        assert max(away(f / unit, n) for f, n in zip(far, near)) < 1e-12
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (2, 2)])
+def test_a_whole_linear_weight_is_no_head(shape):
+    W_Q, W_K = normal(0, *shape), normal(1, *shape)
+    with pytest.raises(ValueError, match=r"W_Q=.*give W.view\(heads, D, E\)"):
+        rebalance(W_Q, W_K)
+    assert beta(*rebalance(W_Q[None], W_K[None])) < 1e-10  # one head as wide as its inputs
+
+
+@pytest.mark.parametrize("given", [None, torch.zeros(2, 3, 5).to(torch.float8_e4m3fn)], ids=str)
+def test_what_is_no_weight_to_calculate_with_is_named(given):
+    with pytest.raises(ValueError, match="^W_Q="):
+        rebalance(given, given)

@@ -3,12 +3,14 @@
 import math
 import random
 import traceback
+import zipfile
 
+import numpy as np
 import pytest
 import torch
 from network.test_gpt import CONFIG, randomised, tokens
 
-from attnid.models.nanogpt import load_nanogpt
+from attnid.models.nanogpt import load_nanogpt, read_nanogpt
 from attnid.network.gpt import GPT, GPTConfig
 
 
@@ -37,7 +39,7 @@ def checkpoint(model, prefix="", **args):
     }
 
 
-@pytest.mark.parametrize("prefix", ["", "_orig_mod."])
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module.", "_orig_mod.module."])
 @pytest.mark.parametrize("bias", [False, True])
 def test_checkpoint_loads(tmp_path, prefix, bias):
     model = randomised(
@@ -60,6 +62,37 @@ def test_early_checkpoint_does_not_say_bias_or_dropout(tmp_path, bias):
     del saved["model_args"]["bias"], saved["model_args"]["dropout"]
     torch.save(saved, tmp_path / "ckpt.pt")
     assert load_nanogpt(tmp_path / "ckpt.pt").config.bias is bias
+
+
+def renamed(path, old, new):
+    """Rewrite a checkpoint with other bytes in its pickle."""
+    with zipfile.ZipFile(path) as file:
+        parts = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in parts.items():
+            assert old in content or not name.endswith("data.pkl")
+            file.writestr(name, content.replace(old, new) if name.endswith("data.pkl") else content)
+
+
+@pytest.mark.parametrize("number", [np.float64, np.float32, np.float16, np.int64, np.bool_])
+@pytest.mark.parametrize("home", ["numpy._core", "numpy.core"])
+def test_numbers_of_numpy_are_read(tmp_path, number, home):
+    """As in stock files, whose best_val_loss is one; NumPy 1 and 2 call it by other names."""
+    saved = checkpoint(GPT(CONFIG)) | {"best_val_loss": number(1)}
+    torch.save(saved, tmp_path / "ckpt.pt")
+    renamed(tmp_path / "ckpt.pt", b"cnumpy._core.multiarray\n", f"c{home}.multiarray\n".encode())
+    before = torch.serialization.get_safe_globals()
+    found = read_nanogpt(tmp_path / "ckpt.pt").content["best_val_loss"]
+    assert found == 1 and type(found) is number
+    assert torch.serialization.get_safe_globals() == before
+
+
+def test_the_tied_map_may_be_left_out(tmp_path):
+    model = randomised(CONFIG, dtype=torch.float32).eval()
+    saved = checkpoint(model, "module.")
+    del saved["model"]["module.lm_head.weight"]
+    torch.save(saved, tmp_path / "ckpt.pt")
+    assert torch.equal(load_nanogpt(tmp_path / "ckpt.pt")(tokens())[0], model(tokens())[0])
 
 
 def spoil_missing(saved):

@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 
+import numpy as np
 import pytest
 import tiny_models as tiny
 import torch
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from attnid.layer.canonical import FORMS
 from attnid.models.folders import open_model
-from attnid.models.nanogpt import load_nanogpt
+from attnid.models.nanogpt import load_nanogpt, read_nanogpt
 from attnid.models.reduction import output_change, reduce_checkpoint
 from attnid.network.gpt import GPTConfig
 from models.test_nanogpt import checkpoint
@@ -109,7 +110,7 @@ def test_links_to_blobs_are_followed(tmp_path):
     assert not any(p.is_symlink() for p in (tmp_path / "out").iterdir())
 
 
-@pytest.mark.parametrize("prefix", ["", "_orig_mod."])
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module._orig_mod."])
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_nanogpt_checkpoint(tmp_path, prefix, bias):
     model = randomised(GPTConfig(11, 6, 2, 3, 12, bias=bias), dtype=torch.float32).eval()
@@ -129,6 +130,20 @@ def test_a_nanogpt_checkpoint(tmp_path, prefix, bias):
         load_nanogpt(tmp_path / "out.pt")(tokens())[0], model(tokens())[0], rtol=1e-4, atol=1e-4
     )
     assert report["fixed"] == report["unidentified"] == 2 * 3 * (2 * 4**2 + 2 * 4 * bias)
+
+
+def test_a_stock_nanogpt_checkpoint_without_its_tied_map(tmp_path):
+    """Its best loss is a number of NumPy; what is written is stored as the input was, and says what was done to it."""
+    model = randomised(GPTConfig(11, 6, 2, 3, 12, bias=True), dtype=torch.float32).eval()
+    saved = checkpoint(model, "module.") | {"best_val_loss": np.float32(1.5)}
+    del saved["model"]["module.lm_head.weight"]
+    torch.save(saved, tmp_path / "ckpt.pt")
+    reduce_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out.pt", form="identity")
+    found = read_nanogpt(tmp_path / "out.pt")
+    assert found.content["model"].keys() == saved["model"].keys()
+    assert found.content["best_val_loss"] == 1.5 and "ckpt.pt" in found.content["remark"]
+    outputs = load_nanogpt(tmp_path / "out.pt")(tokens())[0]
+    torch.testing.assert_close(outputs, model(tokens())[0], rtol=1e-4, atol=1e-4)
 
 
 def test_a_change_beyond_the_tolerance_is_refused_and_nothing_written(tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -281,3 +282,9 @@ def test_wrong_heads_are_named_and_nothing_is_copied():
     for layer in (-1, 2, 0.0):
         with pytest.raises(ValueError, match=f"layer={layer}"):
             head_weights(model, layer)
+
+
+def test_sizes_of_numpy_do_not_overflow():
+    config = GPTConfig(50257, 1024, 12, np.int32(12), np.int32(49152))
+    assert config.parameters == 350414143488 and type(config.n_embd) is type(config.head_dim) is int
+    assert type(GPTConfig(11, 6, 1, 1, 4, mlp_width=np.int32(3)).mlp_width) is int

@@ -7,6 +7,8 @@ Weights have one layout in both, that of `nn.Linear.weight`: W_Q, W_K are D x E,
 import math
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from .description import Attention as Attention
 from .description import shift_is_seen as shift_is_seen
@@ -14,7 +16,7 @@ from .description import shift_is_seen as shift_is_seen
 SOFTCAP = 2.0  # the bound of soft-capped scores; a count does not depend on it
 
 
-def input_basis(attention):
+def input_basis(attention) -> Float[Tensor, "E n"]:
     """Orthonormal columns (E, n) that span the inputs: all of R^E, or what is orthogonal to the all-ones vector."""
     identity = torch.eye(attention.E, dtype=torch.float64)
     if attention.inputs == "free":
@@ -24,7 +26,11 @@ def input_basis(attention):
     ]
 
 
-def project(attention, parameters, x):
+def project(
+    attention, parameters, x: Float[Tensor, "*batch L E"]
+) -> tuple[
+    Float[Tensor, "*batch H L D"], Float[Tensor, "*batch G L D"], Float[Tensor, "*batch G L C"]
+]:
     """Queries (..., H, L, D), keys (..., G, L, D) and values (..., G, L, C) of inputs x (..., L, E)."""
 
     def linear(letter):
@@ -35,7 +41,9 @@ def project(attention, parameters, x):
     return linear("Q"), linear("K"), linear("V")
 
 
-def normalise(attention, vectors, gain=None):
+def normalise(
+    attention, vectors: Float[Tensor, "*batch heads L D"], gain=None
+) -> Float[Tensor, "*batch heads L D"]:
     """Divide vectors (..., heads, L, D) by their root mean square as `qk_norm` says, then multiply by the gains."""
     if attention.qk_norm is None:
         return vectors
@@ -46,23 +54,26 @@ def normalise(attention, vectors, gain=None):
     return vectors * (gain[:, None, :] if gain.ndim == 2 else gain)
 
 
-def rotate(attention, vectors):
+def rotate(attention, vectors: Float[Tensor, "*batch L D"]) -> Float[Tensor, "*batch L D"]:
     """Turn plane i of the vectors (..., L, D) at position l by the angle l * rotary[i]."""
     planes = len(attention.rotary)
     if planes == 0:
         return vectors
-    position = torch.arange(vectors.shape[-2], dtype=vectors.dtype, device=vectors.device)
-    angle = position[:, None] * torch.tensor(
-        attention.rotary, dtype=vectors.dtype, device=vectors.device
-    )  # (L, planes)
+    wide = torch.promote_types(
+        vectors.dtype, torch.float32
+    )  # half precision can't tell 256 from 257
+    position = torch.arange(vectors.shape[-2], dtype=wide, device=vectors.device)
+    frequency = torch.tensor(attention.rotary, dtype=wide, device=vectors.device)
+    angle = position[:, None] * frequency  # (L, planes)
+    cos, sin = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
     even, odd = vectors[..., 0 : 2 * planes : 2], vectors[..., 1 : 2 * planes : 2]
-    turned = torch.stack(
-        (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), -1
-    )
+    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
     return torch.cat((turned.flatten(-2), vectors[..., 2 * planes :]), -1)
 
 
-def scores(attention, parameters, q, k):
+def scores(
+    attention, parameters, q: Float[Tensor, "*batch H L D"], k: Float[Tensor, "*batch G M D"]
+) -> Float[Tensor, "*batch H L M"]:
     """Scores (..., H, L, L), before mask and softmax: row l, column m is how much query l asks for key m."""
     q = rotate(attention, normalise(attention, q, parameters.get("gain_Q")))
     k = rotate(attention, normalise(attention, k, parameters.get("gain_K")))
@@ -81,7 +92,13 @@ def scores(attention, parameters, q, k):
     return s
 
 
-def attend(attention, parameters, q, k, v):
+def attend(
+    attention,
+    parameters,
+    q: Float[Tensor, "*batch H L D"],
+    k: Float[Tensor, "*batch G M D"],
+    v: Float[Tensor, "*batch G M C"],
+) -> Float[Tensor, "*batch H L C"]:
     """Weighted values (..., H, L, C) from queries, keys and values as `project` gives them."""
     s = scores(attention, parameters, q, k)
     if attention.causal:
@@ -95,16 +112,16 @@ def attend(attention, parameters, q, k, v):
     return p @ v.repeat_interleave(attention.H // attention.G, dim=-3)
 
 
-def forward(attention, parameters, x):
+def forward(attention, parameters, x: Float[Tensor, "*batch L E"]) -> Float[Tensor, "*batch L E"]:
     """The layer's outputs (..., L, E) at inputs x (..., L, E)."""
     z = attend(attention, parameters, *project(attention, parameters, x))
     y = torch.einsum("...hlc,hec->...le", z, parameters["W_O"])
     return y + parameters["b_O"] if "b_O" in parameters else y
 
 
-def random_inputs(attention, batch, length, seed=0, *, scale=1.0):
+def random_inputs(attention, batch, length, seed=0, *, scale=1.0) -> Float[Tensor, "batch L E"]:
     """Random inputs (batch, length, E) of the kind that `inputs` names; `scale` applies to free ones only."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     x = torch.randn((batch, length, attention.E), generator=generator, dtype=torch.float64)
     if attention.inputs == "free":
         return scale * x

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import scipy.linalg
 import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
 
 from ..checks import require
-from .description import shift_is_seen
+from .description import key_bias_is_idle, value_bias_is_pooled
 from .rebalancing import SINGULAR, balance, put_rows, rows_of
 from .rotation import Isotype, isotypes
 
@@ -52,18 +55,10 @@ def reduce_layer(attention, parameters, form="balanced"):
     p = {name: tensor.clone() for name, tensor in attention.check_parameters(parameters).items()}
     result = Reduction(p, _silence_key_bias(attention, p) + _fold_value_bias(attention, p), {}, {})
     if attention.qk_norm is None:
-        _move(
-            attention,
-            result,
-            "query-key",
-            isotypes(attention),
-            ("W_K", "b_K"),
-            ("W_Q", "b_Q"),
-            form,
-        )
-    _move(
-        attention, result, "value-output", value_blocks(attention), ("W_V", "b_V"), ("W_O",), form
-    )
+        turning, keys, queries = isotypes(attention), ("W_K", "b_K"), ("W_Q", "b_Q")
+        _move(attention, result, "query-key", turning, keys, queries, form)
+    blocks, values, outputs = value_blocks(attention), ("W_V", "b_V"), ("W_O",)
+    _move(attention, result, "value-output", blocks, values, outputs, form)
     return result
 
 
@@ -74,14 +69,14 @@ def value_blocks(attention):
 
 def idle_key_coordinates(attention):
     """The coordinates of a head in which a key bias shifts all scores of a query alike, and so changes nothing (Fact 4.7)."""
-    if "k" not in attention.bias or attention.qk_norm or shift_is_seen(attention):
+    if not key_bias_is_idle(attention):
         return []
     return [c for isotype in isotypes(attention) if isotype.angle == 0 for c in isotype.coordinates]
 
 
 def value_bias_folds(attention):
     """Whether the value bias can move into the output bias: both are there, and the weights of attention sum to one."""
-    return {"v", "o"} <= set(attention.bias) and attention.score != "sink"
+    return "o" in attention.bias and value_bias_is_pooled(attention)
 
 
 def _silence_key_bias(attention, p):
@@ -100,12 +95,10 @@ def _fold_value_bias(attention, p):
     return b_V[:: attention.H // attention.G].numel()
 
 
-def factor(parameters, names, groups):
+def factor(parameters, names, groups) -> Float[Tensor, "G d n"]:
     """The weights of each group's heads side by side, then their biases, of those names that are there: (G, d, n), W_O transposed."""
-    parts = [_as_rows(name, parameters[name]) for name in names if name in parameters]
-    return torch.cat(
-        [part.unflatten(0, (groups, -1)).movedim(1, 2).flatten(2) for part in parts], -1
-    )
+    views = [_as_rows(name, parameters[name]) for name in names if name in parameters]
+    return torch.cat([rearrange(rows, "(g s) d n -> g d (s n)", g=groups) for rows in views], -1)
 
 
 def _as_rows(name, tensor):
@@ -114,17 +107,10 @@ def _as_rows(name, tensor):
 
 def _put_factor(parameters, names, joined):
     # the inverse of factor, in place
-    at, groups = 0, len(joined)
-    for name in (name for name in names if name in parameters):
-        rows = _as_rows(name, parameters[name])  # a view, (heads, d, n)
-        width = len(rows) // groups * rows.shape[-1]
-        rows.copy_(
-            joined[..., at : at + width]
-            .unflatten(-1, (-1, rows.shape[-1]))
-            .movedim(2, 1)
-            .flatten(0, 1)
-        )
-        at += width
+    views = [_as_rows(name, parameters[name]) for name in names if name in parameters]
+    widths = [len(rows) // len(joined) * rows.shape[-1] for rows in views]
+    for rows, part in zip(views, joined.split(widths, -1)):
+        rows.copy_(rearrange(part, "g d (s n) -> (g s) d n", n=rows.shape[-1]))
 
 
 def _move(attention, result, circuit, blocks, shared, reading, form):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from ..checks import require
-from .description import Attention, shift_is_seen
-from .rotation import isotype_sizes
+from .description import Attention, key_bias_is_idle, value_bias_is_pooled
+from .rotation import isotype_kinds
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,7 @@ def _centred(a):
 
 def _value_output(a):
     """Lemma 4.6 for heads that share values in groups, and section 4.7.2 for the value bias."""
-    bias_in_product = (
-        "v" in a.bias and a.score == "sink"
-    )  # rows of attention that do not sum to one tell it apart
+    bias_in_product = "v" in a.bias and not value_bias_is_pooled(a)
     readers = a.H // a.G * a.E
     terms = {
         "value-output maps": a.G * pair_rank_loss(a.C, a.input_rank + bias_in_product, readers)
@@ -119,13 +117,13 @@ def _plain_query_key(a):
     keys, queries = _widths(a)
     sharing = a.H // a.G
     terms = {"query-key maps": 0}
-    for angle, size, is_complex in isotype_sizes(a):
-        idle = "k" in a.bias and angle == 0 and not shift_is_seen(a)
+    for (still, size, is_complex), alike in isotype_kinds(a).items():
+        idle = still and key_bias_is_idle(a)
         if idle:
             terms["key bias"] = a.G * size
         loss = pair_rank_loss(size, keys - idle, sharing * queries)
-        terms["query-key maps"] += a.G * loss * (2 if is_complex else 1)
-        wide = angle == 0 and size > a.input_rank
+        terms["query-key maps"] += alike * a.G * loss * (2 if is_complex else 1)
+        wide = still and size > a.input_rank
         if a.score == "sink" and set("qk") <= set(a.bias) and wide:
             terms["sink against constant scores"] = a.H
     return terms
@@ -134,9 +132,9 @@ def _plain_query_key(a):
 def _query_key_normalised(a):
     """Scores see the products, and the lengths of queries and keys up to scale: per head, or over the whole layer."""
     whole = a.qk_norm == "layer_gain"
-    parts = isotype_sizes(a)
+    parts = isotype_kinds(a).items()
     exchanges = {"head": 0, "head_gain": 1, "layer_gain": a.G}[a.qk_norm]
-    exchange = exchanges * sum(size for _, size, _ in parts)
+    exchange = exchanges * sum(alike * size for (_, size, _), alike in parts)
     lone_keys, lone_queries = (a.G * a.D == 1, a.H * a.D == 1) if whole else (a.D == 1, a.D == 1)
     if lone_keys:
         return _signs_only(a, exchange, lone_queries)
@@ -148,7 +146,8 @@ def _query_key_normalised(a):
     narrow = (a.H if whole else 1) * a.D <= a.input_rank
     if narrow and a.qk_norm == "head":
         terms["rotations"] = a.G * sum(
-            size**2 if is_complex else size * (size - 1) // 2 for _, size, is_complex in parts
+            alike * (size**2 if is_complex else size * (size - 1) // 2)
+            for (_, size, is_complex), alike in parts
         )
     if not narrow:
         centred = (a.H + a.G) * a.D if a.inputs == "centred" else 0

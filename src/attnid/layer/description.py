@@ -47,47 +47,24 @@ class Attention:
         self._settle_sizes()
         for field in ("embed_dim", "heads", "kv_heads", "head_dim", "value_dim"):
             self._set(field, int(getattr(self, field)))
-        for field, words in (
-            ("qk_norm", NORMS),
-            ("score", SCORES),
-            ("inputs", INPUTS),
-            ("causal", (True, False)),
-        ):
+        words = {"qk_norm": NORMS, "score": SCORES, "inputs": INPUTS, "causal": (True, False)}
+        for field, known in words.items():
             value = getattr(self, field)
-            require(
-                isinstance(value, (str, bool, type(None))) and value in words,
-                field,
-                value,
-                f"must be one of {words}",
-            )
-        require(
-            isinstance(self.bias, str)
-            and set(self.bias) <= set(BIASES)
-            and len(set(self.bias)) == len(self.bias),
-            "bias",
-            self.bias,
-            f"must be letters of {BIASES!r}, each at most once",
-        )
+            named = isinstance(value, (str, bool, type(None))) and value in known
+            require(named, field, value, f"must be one of {known}")
+        letters = isinstance(self.bias, str) and set(self.bias) <= set(BIASES)
+        once = letters and len(set(self.bias)) == len(self.bias)
+        require(once, "bias", self.bias, f"must be letters of {BIASES!r}, each at most once")
         self._set("bias", "".join(letter for letter in BIASES if letter in self.bias))
-        require(
-            isinstance(self.rotary, (tuple, list)) and all(is_finite(f) for f in self.rotary),
-            "rotary",
-            self.rotary,
-            "must list finite angles, in radians per position",
-        )
+        finite = isinstance(self.rotary, (tuple, list)) and all(map(is_finite, self.rotary))
+        angles = "must list finite angles, in radians per position"
+        require(finite, "rotary", self.rotary, angles)
         self._set("rotary", tuple(float(f) for f in self.rotary))
-        require(
-            2 * len(self.rotary) <= self.head_dim,
-            "rotary",
-            self.rotary,
-            f"is more planes than head_dim={self.head_dim} holds",
-        )
-        require(
-            self.inputs == "free" or self.embed_dim >= 2,
-            "embed_dim",
-            self.embed_dim,
-            "must be at least 2 with inputs='centred': a single number, centred, is always zero",
-        )
+        fits, many = 2 * len(self.rotary) <= self.head_dim, "is more planes than head_dim={} holds"
+        require(fits, "rotary", self.rotary, many.format(self.head_dim))
+        varies = self.inputs == "free" or self.embed_dim >= 2
+        lone = "must be at least 2 with inputs='centred': a single number, centred, is always zero"
+        require(varies, "embed_dim", self.embed_dim, lone)
 
     def _settle_sizes(self):
         require_size("embed_dim", self.embed_dim)
@@ -95,19 +72,11 @@ class Attention:
         if self.kv_heads is None:
             self._set("kv_heads", self.heads)
         require_size("kv_heads", self.kv_heads)
-        require(
-            self.heads % self.kv_heads == 0,
-            "kv_heads",
-            self.kv_heads,
-            f"must divide heads={self.heads}",
-        )
+        shared = self.heads % self.kv_heads == 0
+        require(shared, "kv_heads", self.kv_heads, f"must divide heads={self.heads}")
         if self.head_dim is None:
-            require(
-                self.embed_dim % self.heads == 0,
-                "embed_dim",
-                self.embed_dim,
-                f"is not divisible by heads={self.heads}; give head_dim",
-            )
+            why = f"is not divisible by heads={self.heads}; give head_dim"
+            require(self.embed_dim % self.heads == 0, "embed_dim", self.embed_dim, why)
             self._set("head_dim", self.embed_dim // self.heads)
         require_size("head_dim", self.head_dim)
         if self.value_dim is None:
@@ -186,3 +155,13 @@ class Attention:
 def shift_is_seen(attention):
     """Whether a shift of a query's scores, common to all keys, changes the output."""
     return attention.score in ("softcap", "sink")
+
+
+def key_bias_is_idle(attention):
+    """Whether there is a key bias that changes no output where a key keeps still: it shifts all scores of a query alike (Fact 4.7)."""
+    return "k" in attention.bias and attention.qk_norm is None and not shift_is_seen(attention)
+
+
+def value_bias_is_pooled(attention):
+    """Whether there is a value bias that adds a constant to all outputs, as the weights of attention sum to one (section 4.7.2)."""
+    return "v" in attention.bias and attention.score != "sink"

@@ -7,20 +7,23 @@ import math
 from functools import singledispatch
 
 import torch
+from jaxtyping import Shaped
+from torch import Tensor
 
 from ..checks import require
 from .attention import forward, input_basis, random_inputs
 from .counting import count
-from .description import Attention, shift_is_seen
+from .description import Attention, key_bias_is_idle, value_bias_is_pooled
 from .gauge import product_kernel, skew_hermitian
 from .normalised import QUERY_KEY, seen_kernel
+from .rebalancing import put_rows, rows_of
 from .rotation import isotypes
 from .scaling import input_scale
 
 KNOWN = "must be an Attention or a GPTConfig"
 
 
-def flatten(attention, direction):
+def flatten(attention, direction) -> Shaped[Tensor, "k P"]:
     """Directions, name -> (k, *shape), as rows (k, P) in the description's order; names left out are zero."""
     k, dtype = next((len(d), d.dtype) for d in direction.values())
     return torch.cat(
@@ -34,7 +37,7 @@ def flatten(attention, direction):
     )
 
 
-def unflatten(attention, rows):
+def unflatten(attention, rows: Shaped[Tensor, "k P"]) -> dict:
     """The inverse of `flatten`."""
     parts = rows.split([math.prod(shape) for shape in attention.shapes.values()], -1)
     return {
@@ -54,24 +57,17 @@ class _Maps:
         sharing = attention.H // attention.G
         self.heads = list(range(group * sharing, (group + 1) * sharing))
         self.basis = input_basis(attention)
-        idle = attention.qk_norm is None and isotype.angle == 0 and not shift_is_seen(attention)
+        idle = isotype.angle == 0 and key_bias_is_idle(attention)
         self.key_bias = "k" in attention.bias and not idle
 
     def _read(self, W, b):
         rows = W @ self.basis if b is None else torch.cat((W @ self.basis, b[:, None]), 1)
-        rows = rows[list(self.isotype.coordinates)]
-        if not self.isotype.complex:
-            return rows
-        sign = torch.tensor(self.isotype.signs, dtype=rows.dtype)[:, None]
-        return torch.complex(rows[0::2], sign * rows[1::2])
+        return rows_of(self.isotype, rows)
 
     def _write(self, rows, bias):
         """Real directions (k, D, E) and, with a bias, (k, D), from (k, d, columns)."""
-        if self.isotype.complex:
-            sign = torch.tensor(self.isotype.signs, dtype=torch.float64)[:, None]
-            rows = torch.stack((rows.real, sign * rows.imag), 2).flatten(1, 2)
-        full = rows.new_zeros(len(rows), self.a.D, rows.shape[-1])
-        full[:, list(self.isotype.coordinates)] = rows
+        full = rows.real.new_zeros(len(rows), self.a.D, rows.shape[-1])
+        put_rows(self.isotype, full, rows)
         return (
             (full[..., :-1] @ self.basis.T, full[..., -1]) if bias else (full @ self.basis.T, None)
         )
@@ -150,7 +146,7 @@ def _readers(a, p):
 
 def _value_output_maps(a, p):
     basis, sharing, rows = input_basis(a), a.H // a.G, []
-    in_product = "v" in a.bias and a.score == "sink"
+    in_product = "v" in a.bias and not value_bias_is_pooled(a)
     for g in range(a.G):
         heads = slice(g * sharing, (g + 1) * sharing)
         V = p["W_V"][g] @ basis

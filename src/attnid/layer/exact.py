@@ -3,14 +3,16 @@
 Where queries and keys are not normalised, all that the function sees is polynomial of degree two in the parameters: the
 coefficients of the scores, for every offset, up to what the softmax ignores, and those of the values. Over a field with p
 elements the central difference of a quadratic is its derivative exactly, a rotation is a point (c, s) with c^2 + s^2 = 1,
-and a rank is found by elimination. A random point can only make the rank too small, with a probability near rank / p.
+A random point can only make the rank too small, with a probability near rank / p.
 """
 
 import math
 
+import flint
 import numpy as np
 
 from ..checks import require
+from .description import key_bias_is_idle, value_bias_is_pooled
 from .rotation import turns
 
 PRIME = 2**31 - 1
@@ -23,19 +25,9 @@ def _matmul(a, b):
 
 
 def rank_mod_prime(matrix):
-    """Rank of an integer matrix over the field with PRIME elements, by elimination."""
-    m, rank = np.array(matrix, dtype=np.int64) % PRIME, 0
-    for column in range(m.shape[1]):
-        pivots = np.flatnonzero(m[rank:, column])
-        if len(pivots):
-            m[[rank, rank + pivots[0]]] = m[[rank + pivots[0], rank]]
-            m[rank] = m[rank] * pow(int(m[rank, column]), -1, PRIME) % PRIME
-            below = m[rank + 1 :, column].copy()
-            m[rank + 1 :] = (m[rank + 1 :] - below[:, None] * m[rank] % PRIME) % PRIME
-            rank += 1
-        if rank == len(m):
-            break
-    return rank
+    """Rank of an integer matrix over the field with PRIME elements."""
+    matrix = np.asarray(matrix)
+    return flint.nmod_mat(*matrix.shape, matrix.ravel().tolist(), PRIME).rank()
 
 
 def _rotation(attention, rng):
@@ -76,10 +68,9 @@ def _scores_seen(attention, parameters, R, basis):
         turned, first = Q[h], None
         for _ in range(offsets):
             M = _matmul(K[h // (a.H // a.G)].T, turned)
-            if "k" in a.bias:
+            if key_bias_is_idle(a):  # but for what it tells of offsets
                 first = M[-1].copy() if first is None else first
-                if a.score in ("softmax", "alibi"):
-                    M[-1] = (M[-1] - first) % PRIME
+                M[-1] = (M[-1] - first) % PRIME
             if (
                 a.score == "sink"
             ):  # a score enters as s - sink: the constant part of s is known beside it only
@@ -91,13 +82,13 @@ def _scores_seen(attention, parameters, R, basis):
 
 def _values_seen(attention, parameters, basis):
     a = attention
-    told_apart = "v" in a.bias and a.score == "sink"
-    V = _augmented(a, parameters if told_apart else parameters | {"b_V": None}, "V", basis)
+    pools = value_bias_is_pooled(a)
+    V = _augmented(a, parameters | {"b_V": None} if pools else parameters, "V", basis)
     pooled = parameters.get("b_O", np.zeros(a.E, dtype=np.int64)).copy()
     for h in range(a.H):
         group = h // (a.H // a.G)
         yield _matmul(parameters["W_O"][h], V[group])
-        if "v" in a.bias and not told_apart:
+        if pools:
             pooled = (
                 pooled + _matmul(parameters["W_O"][h], parameters["b_V"][group][:, None])[:, 0]
             ) % PRIME

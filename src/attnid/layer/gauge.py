@@ -4,7 +4,7 @@ Moving along an action leaves the layer's function as it is; the tangents of the
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 from torch import Tensor
 
 
@@ -34,7 +34,9 @@ def act_value_output(
     return S @ W_V, torch.linalg.solve(S.transpose(-1, -2), W_O.transpose(-1, -2)).transpose(-1, -2)
 
 
-def product_kernel(K, Q):
+def product_kernel(
+    K: Inexact[Tensor, "d a"], Q: Inexact[Tensor, "d b"]
+) -> tuple[Inexact[Tensor, "k d a"], Inexact[Tensor, "k d b"]]:
     """A basis of the pairs (dK, dQ) that keep K^H Q to first order, for generic K (d, a) and Q (d, b), real or complex.
 
     (-S^H K, S Q) for every S, which is all where d is the smallest size; else also what lies beyond the other's columns.
@@ -76,7 +78,7 @@ def _independent(dK, dQ):
     return rows[:, :left].reshape(rank, *dK.shape[1:]), rows[:, left:].reshape(rank, *dQ.shape[1:])
 
 
-def skew_hermitian(d, dtype):
+def skew_hermitian(d, dtype) -> Inexact[Tensor, "k d d"]:
     """A basis (k, d, d), over the reals, of the d x d matrices with S^H = -S: the tangents of rotations that keep lengths."""
     E = torch.eye(d * d, dtype=dtype).view(d, d, d, d)
     i, j = torch.triu_indices(d, d, 1)

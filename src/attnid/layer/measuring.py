@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial, singledispatch
 
 import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
 
 from ..checks import require, require_size
 from .attention import attend, project, random_inputs
@@ -73,7 +75,9 @@ def _hidden_jacobian(attention, parameters, x):
     return z, blocks | {name: d.flatten(3) for name, d in derivative[3].items()}
 
 
-def jacobian_blocks(attention, parameters, x, units):
+def jacobian_blocks(
+    attention, parameters, x: Float[Tensor, "B L E"], units
+) -> tuple[Float[Tensor, "BL columns"], Float[Tensor, "BL E rest"]]:
     """The Jacobian of the outputs at x (B, L, E), in two parts.
 
     Z (BL, HC, and one more column where there is an output bias), so that the output parameters' columns are Z (x) I_E,
@@ -91,7 +95,7 @@ def jacobian_blocks(attention, parameters, x, units):
     return Z, torch.matmul(W, hidden.flatten(0, 1))
 
 
-def cut(spectrum):
+def cut(spectrum: Float[Tensor, "P"]) -> tuple[int, float]:
     """Rank and gap of descending singular values: the widest ratio between neighbours whose lower one is noise.
 
     Raises NoGapError where that ratio is below MIN_GAP.
@@ -109,7 +113,7 @@ def cut(spectrum):
     return int(index) + 1, float(gap)
 
 
-def _triangular_null_space(R, nullity, seed):
+def _triangular_null_space(R: Float[Tensor, "P P"], nullity, seed) -> Float[Tensor, "P nullity"]:
     """Directions (P, nullity) that the upper triangular R sends to rounding, by two steps of inverse iteration."""
     generator = torch.Generator().manual_seed(seed)
     X = torch.randn(len(R), nullity, generator=generator, dtype=R.dtype)
@@ -122,7 +126,7 @@ def _triangular_null_space(R, nullity, seed):
     return X
 
 
-def _decompose(Z, B, seed):
+def _decompose(Z: Float[Tensor, "BL columns"], B: Float[Tensor, "BL E rest"], seed):
     """Spectrum, rank and gap of [Z (x) I_E, B], and a basis of its null space.
 
     The part of Z that is well conditioned is projected out of everything else. The basis comes in two parts: over the
@@ -296,7 +300,7 @@ def measure_function(function, parameters, draw, seen, seed=0):
     raise NoGapError(CHANGES.format(residual))
 
 
-def jacobian(function, parameters, inputs):
+def jacobian(function, parameters, inputs: Shaped[Tensor, "B T ..."]) -> Float[Tensor, "rows P"]:
     """Columns (outputs at all inputs, P) in the parameters' order, relative to each tensor's root mean square."""
     one = lambda p, sequence: function(p, sequence[None]).flatten()
     blocks = torch.func.vmap(torch.func.jacrev(one), (None, 0), chunk_size=16)(parameters, inputs)

@@ -4,13 +4,21 @@ Per head, with P = W_Q W_Q^T and K = W_K W_K^T: the loss sees W_K^T W_Q alone, s
 """
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from ..checks import require, require_finite
+from .parameters import check_heads
+from .scaling import exponent
 
 IDLE = 1e-12  # a sum of eigenvalues below this, relative to the head's largest, belongs to an S that moves neither factor
 
 
-def head_metrics(W_Q, W_K, W_Q_next, W_K_next):
+def head_metrics(
+    W_Q: Float[Tensor, "*heads D E"],
+    W_K: Float[Tensor, "*heads D E"],
+    W_Q_next: Float[Tensor, "*heads D E"],
+    W_K_next: Float[Tensor, "*heads D E"],
+) -> dict[str, Float[Tensor, "*heads"]]:
     """How one step from (W_Q, W_K) to (W_Q_next, W_K_next) lies to the null space of the score product, head by head.
 
     All weights have shape (..., D, E); every value returned has shape (...), float64:
@@ -19,23 +27,35 @@ def head_metrics(W_Q, W_K, W_Q_next, W_K_next):
       drift  ||(P - K)_next - (P - K)||_F
     Where mu = 0 some S move neither factor; rho then takes the S of least norm, which leaves its value as it is.
     Weights with their biases as one more column, (..., D, E + 1), give the same of the joint action (S W, S b), which is
-    what a head with biases has. Computed in float64, on the CPU where the device has none.
+    what a head with biases has. Computed in float64, on the CPU where the device has none; rho at any scale, and the others as
+    far as float64 reaches: beyond they are infinite or zero.
 
     Raises ValueError naming the argument whose shape differs, that is no tensor of real numbers, or that is not finite.
     Source: section 5.1 of the paper, whose objective has a sign slip; the Sylvester equation is solved by two
     eigendecompositions, as there.
     """
-    W_Q, W_K, W_Q_next, W_K_next = _checked(W_Q=W_Q, W_K=W_K, W_Q_next=W_Q_next, W_K_next=W_K_next)
-    return metrics_of_products(step_products(W_Q, W_Q_next), step_products(W_K, W_K_next))
+    check_heads(W_Q=W_Q, W_K=W_K, W_Q_next=W_Q_next, W_K_next=W_K_next)
+    device = "cpu" if W_Q.device.type == "mps" else W_Q.device
+    given = (W_Q, W_K, W_Q_next, W_K_next)
+    weights = [W.detach().to(device, torch.float64).contiguous() for W in given]
+    power = exponent(*weights)  # no number is squared that is not near one
+    W_Q, W_K, W_Q_next, W_K_next = (W * 2.0**-power for W in weights)
+    found = metrics_of_products(step_products(W_Q, W_Q_next), step_products(W_K, W_K_next))
+    size = 2.0 ** power[..., 0, 0]
+    return {n: value if n == "rho" else value * size * size for n, value in found.items()}
 
 
-def step_products(W, W_next):
+def step_products(
+    W: Float[Tensor, "*heads D E"], W_next: Float[Tensor, "*heads D E"]
+) -> Float[Tensor, "3 *heads D D"]:
     """W W^T, dW W^T and dW dW^T of a step dW = W_next - W, as (3, ..., D, D). A bias adds its own, those of one column (..., D, 1)."""
     step = W_next - W
     return torch.stack((W @ W.mT, step @ W.mT, step @ step.mT))
 
 
-def metrics_of_products(queries, keys):
+def metrics_of_products(
+    queries: Float[Tensor, "3 *heads D D"], keys: Float[Tensor, "3 *heads D D"]
+) -> dict[str, Float[Tensor, "*heads"]]:
     """What head_metrics returns, from the step_products of both factors."""
     (P, cross_Q, square_Q), (K, cross_K, square_K) = queries, keys
     (p, k), (U_Q, U_K) = torch.linalg.eigh(
@@ -56,12 +76,14 @@ def metrics_of_products(queries, keys):
     }
 
 
-def trace(A):
+def trace(A: Float[Tensor, "*heads D D"]) -> Float[Tensor, "*heads"]:
     """The sum of the diagonal of A (..., D, D)."""
     return A.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
-def with_bias(W, b):
+def with_bias(
+    W: Float[Tensor, "*heads D E"], b: Float[Tensor, "*heads D"]
+) -> Float[Tensor, "*heads D _"]:
     """A weight (..., D, E) with its bias (..., D) as one more column: (..., D, E + 1)."""
     return torch.cat((W, b.unsqueeze(-1)), -1)
 
@@ -71,29 +93,3 @@ def _null_share(R, sums, step):
     idle = sums <= IDLE * sums.amax((-2, -1), keepdim=True)
     inside = (R.square() / sums).masked_fill(idle, 0).sum((-2, -1))
     return (inside / step).masked_fill(step == 0, 0).clamp_max(1)
-
-
-def _checked(**weights):
-    shape = None
-    for name, W in weights.items():
-        real = isinstance(W, torch.Tensor) and W.is_floating_point()
-        require(real, name, getattr(W, "dtype", type(W)), "must be a tensor of real numbers")
-        require(
-            W.dim() >= 2 and min(W.shape[-2:]) >= 1,
-            name,
-            tuple(W.shape),
-            "shape must be (..., D, E)",
-        )
-        shape = shape or tuple(W.shape)
-        require(
-            tuple(W.shape) == shape,
-            name,
-            tuple(W.shape),
-            f"shape must be that of {next(iter(weights))}, {shape}",
-        )
-        if not torch.isfinite(W.sum()):  # one quick pass in the usual case
-            require_finite(name, W)
-    return [
-        W.detach().to("cpu" if W.device.type == "mps" else W.device).double().contiguous()
-        for W in weights.values()
-    ]

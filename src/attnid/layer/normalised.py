@@ -8,6 +8,8 @@ the quadratic forms A = K^T K and B = Q^T Q of the (ungained) ones. A bias is on
 import math
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ..checks import require
 from .attention import input_basis
@@ -17,7 +19,7 @@ MAX_SIZE = 2000  # query-key parameters whose kernel is looked for numerically
 QUERY_KEY = ("W_Q", "W_K", "b_Q", "b_K", "gain_Q", "gain_K")
 
 
-def augmented(attention, parameters, letter):
+def augmented(attention, parameters, letter) -> Float[Tensor, "heads D columns"]:
     """Query or key maps (heads, D, columns) over a basis of the inputs, their bias as the last column."""
     rows = parameters["W_" + letter] @ input_basis(attention)
     bias = parameters.get("b_" + letter)
@@ -50,7 +52,7 @@ def _forms(attention, maps, with_bias):
     return forms
 
 
-def seen(attention, parameters):
+def seen(attention, parameters) -> Float[Tensor, "numbers"]:
     """All that normalised scores depend on, as one vector that does not feel the scale of queries or keys."""
     K, Q = augmented(attention, parameters, "K"), augmented(attention, parameters, "Q")
     if attention.qk_norm == "layer_gain" and attention.G * attention.D == 1:
@@ -80,7 +82,7 @@ def refuse_large(attention):
     )
 
 
-def seen_kernel(attention, parameters):
+def seen_kernel(attention, parameters) -> Float[Tensor, "k P"]:
     """Directions (k, P') of the query-key parameters that change nothing of `seen`.
 
     Raises ValueError where there are too many to look through, and ArithmeticError where the rank is not clear.

@@ -56,3 +56,16 @@ def require_real(name, tensor):
     )
     why = "must be a dense tensor of real numbers, of 16 bits or more"
     require(real, name, getattr(tensor, "dtype", type(tensor)), why)
+
+
+def check_heads(**weights):
+    """ValueError naming the first of these weights (..., D, E) that is not real, not finite, or of another shape than the first."""
+    first, expected = next(iter(weights.items()))
+    for name, W in weights.items():
+        require_real(name, W)
+        shape = tuple(W.shape)
+        require(len(shape) >= 2 and min(shape[-2:]) >= 1, name, shape, "shape must be (..., D, E)")
+        same = shape == tuple(expected.shape)
+        require(same, name, shape, f"shape must be that of {first}, {tuple(expected.shape)}")
+        if not W.sum().isfinite():  # one quick pass in the usual case
+            require_finite(name, W)

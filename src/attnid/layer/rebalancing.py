@@ -1,10 +1,14 @@
 """Rebalancing: the same score product from factors whose Gram matrices are equal, as near the old ones as can be."""
 
 import torch
+from jaxtyping import Float, Inexact
+from torch import Tensor
 
 from ..checks import require, require_finite
 from .description import Attention
+from .parameters import check_heads, require_real
 from .rotation import isotypes
+from .scaling import exponent
 
 SINGULAR = 1e-13  # relative to the largest singular value of a product: below it is rounding, and taken as zero
 
@@ -16,24 +20,33 @@ class Balanced(tuple):
     condition: torch.Tensor
 
 
-def rebalance(W_Q, W_K, b_Q=None, b_K=None, *, rotary=()):
+def rebalance(
+    W_Q: Float[Tensor, "*heads D E"],
+    W_K: Float[Tensor, "*heads D E"],
+    b_Q: Float[Tensor, "*heads D"] | None = None,
+    b_K: Float[Tensor, "*heads D"] | None = None,
+    *,
+    rotary=(),
+) -> Balanced:
     """Factors of the same product W_K^T W_Q with W_Q W_Q^T = W_K W_K^T, nearest to the old ones. Returns a Balanced.
 
-    W_Q, W_K have shape (..., D, E), b_Q, b_K (..., D); any leading shape is a batch of heads. Biases move by the same S, so
-    that scores with biases stay. `rotary` lists the angle per position of each rotated plane, as in Attention: then S must
+    W_Q, W_K are one head's weights, (D, E), or those of many heads, stacked: (..., D, E); b_Q, b_K (..., D). A whole weight
+    of nn.Linear has all heads' rows in one matrix and is none of these: W.view(heads, D, E) is. Nor do weights tell how they
+    are used: those of a rotary model need `rotary`, or their outputs change. Biases move by the same S, so that scores with
+    biases stay. `rotary` lists the angle per position of each rotated plane, as in Attention: then S must
     commute with the rotations, and what is balanced is each block that turns alike. The arithmetic is float64, the result
     has the dtype of what came in. Rebalancing again moves nothing.
 
-    Raises ValueError naming the argument: another shape, no tensor of real numbers, not finite, one bias without the
+    Raises ValueError naming the argument: another shape, a lone square matrix, no tensor of real numbers, not finite, one bias without the
     other, or biases with a product of rank below D, where there is no one nonsingular S for them to follow.
     Source: section 5.2.2 of the paper, which leaves the biases and rotary positions out.
     """
     _check(W_Q, W_K, b_Q, b_K)
     blocks = isotypes(Attention(W_Q.shape[-1], 1, head_dim=W_Q.shape[-2], rotary=rotary))
-    given = [W_Q, W_K] if b_Q is None else [W_Q, W_K, b_Q.unsqueeze(-1), b_K.unsqueeze(-1)]
+    given = [W_Q, W_K] if b_Q is None or b_K is None else [W_Q, W_K, b_Q, b_K]
     moved = [
         t.detach().to("cpu" if t.device.type == "mps" else t.device, torch.float64, copy=True)
-        for t in given
+        for t in (t if t.dim() == W_Q.dim() else t.unsqueeze(-1) for t in given)
     ]
     scales = torch.cat(
         [_balance_block(block, moved) for block in blocks], -1
@@ -45,7 +58,7 @@ def rebalance(W_Q, W_K, b_Q=None, b_K=None, *, rotary=()):
         "rank below D",
         "biases cannot be carried along",
     )
-    result = Balanced(new.view(old.shape).to(old) for new, old in zip(moved, (W_Q, W_K, b_Q, b_K)))
+    result = Balanced(new.view(old.shape).to(old) for new, old in zip(moved, given))
     result.condition = condition
     return result
 
@@ -59,20 +72,36 @@ def _balance_block(block, tensors):
     return scales
 
 
-def balance(Q, K):
+def balance(
+    Q: Inexact[Tensor, "*heads d a"], K: Inexact[Tensor, "*heads d b"]
+) -> tuple[
+    Inexact[Tensor, "*heads d a"],
+    Inexact[Tensor, "*heads d b"],
+    Inexact[Tensor, "*heads d d"],
+    Inexact[Tensor, "*heads d d"],
+    Float[Tensor, "*heads d"],
+]:
     """S Q, S^{-H} K, S, S^{-H} and the singular values of S, zeros where none is determined. Q (..., d, a), K (..., d, b), real or complex."""
+    a, b = exponent(Q), exponent(K)  # no number is squared that is not near one
+    b = b + (a - b) % 2
+    Q, K, top, ratio = Q * 2.0**-a, K * 2.0**-b, torch.maximum(a, b), 2.0 ** ((b - a) / 2)
     (O_Q, R_Q), (O_K, R_K) = torch.linalg.qr(Q.mH), torch.linalg.qr(K.mH)  # Q = R_Q^H O_Q^H
     U, s, Vh = torch.linalg.svd(R_K @ R_Q.mH)  # K^H Q = O_K U diag(s) Vh O_Q^H
     s = s.masked_fill(s <= SINGULAR * s[..., :1], 0).unsqueeze(-1)
     root, inverse = s.sqrt(), s.rsqrt().masked_fill(s == 0, 0)
     new_Q, new_K = root * (Vh @ O_Q.mH), root * (U.mH @ O_K.mH)
-    Z = _nearest_isometry(Q @ new_Q.mH + K @ new_K.mH)
-    S, dual = (
-        Z @ (inverse * (U.mH @ R_K)),
-        Z @ (inverse * (Vh @ R_Q)),
-    )  # R_Q^{-H} = V diag(1 / s) U^H R_K
+    Z = _nearest_isometry(2.0 ** (a - top) * Q @ new_Q.mH + 2.0 ** (b - top) * K @ new_K.mH)
+    S = ratio * Z @ (inverse * (U.mH @ R_K))  # R_Q^{-H} = V diag(1 / s) U^H R_K
+    dual = 1 / ratio * Z @ (inverse * (Vh @ R_Q))
+    size = 2.0 ** ((a + b) / 2)
     determined = (s[..., -1:, :] > 0) & (s.shape[-2] == Q.shape[-2])
-    return Z @ new_Q, Z @ new_K, S, dual, torch.linalg.svdvals(S) * determined.squeeze(-1)
+    return (
+        size * (Z @ new_Q),
+        size * (Z @ new_K),
+        S,
+        dual,
+        torch.linalg.svdvals(S) * determined.squeeze(-1),
+    )
 
 
 def _nearest_isometry(A):
@@ -80,7 +109,7 @@ def _nearest_isometry(A):
     return U @ Vh
 
 
-def rows_of(isotype, W):
+def rows_of(isotype, W: Float[Tensor, "*heads D n"]) -> Inexact[Tensor, "*heads d n"]:
     """The rows of an isotype, of W (..., D, n); planes that turn become complex rows, mirrored ones conjugated."""
     rows = W[..., list(isotype.coordinates), :]
     if not isotype.complex:
@@ -88,7 +117,7 @@ def rows_of(isotype, W):
     return torch.complex(rows[..., ::2, :], _signs(isotype, W) * rows[..., 1::2, :])
 
 
-def put_rows(isotype, W, part):
+def put_rows(isotype, W: Float[Tensor, "*heads D n"], part: Inexact[Tensor, "*heads d n"]):
     """The inverse of rows_of, in place."""
     if isotype.complex:
         part = torch.stack((part.real, _signs(isotype, W) * part.imag), -2).flatten(-3, -2)
@@ -100,24 +129,18 @@ def _signs(isotype, W):
 
 
 def _check(W_Q, W_K, b_Q, b_K):
-    for name, t in (("W_Q", W_Q), ("W_K", W_K), ("b_Q", b_Q), ("b_K", b_K)):
-        if t is None:
-            continue
-        real = isinstance(t, torch.Tensor) and t.is_floating_point()
-        require(real, name, getattr(t, "dtype", type(t)), "must be a tensor of real numbers")
-        if name == "W_Q":
-            require(
-                t.dim() >= 2 and min(t.shape[-2:]) >= 1,
-                name,
-                tuple(t.shape),
-                "shape must be (..., D, E)",
-            )
-        shape = tuple(W_Q.shape) if name[0] == "W" else tuple(W_Q.shape[:-1])
-        require(tuple(t.shape) == shape, name, tuple(t.shape), f"shape must be {shape}")
-        require_finite(name, t)
+    check_heads(W_Q=W_Q, W_K=W_K)
     require(
-        (b_Q is None) == (b_K is None),
-        "b_Q" if b_Q is None else "b_K",
-        None,
-        "give both biases or neither",
+        W_Q.dim() > 2 or W_Q.shape[0] != W_Q.shape[1] or len(W_Q) == 1,
+        "W_Q",
+        tuple(W_Q.shape),
+        "is the shape of a whole nn.Linear weight: give W.view(heads, D, E), or W[None] if it is one head's",
     )
+    alone = "b_Q" if b_Q is None else "b_K"
+    require((b_Q is None) == (b_K is None), alone, None, "give both biases or neither")
+    for name, b in (("b_Q", b_Q), ("b_K", b_K)):
+        if b is not None:
+            require_real(name, b)
+            shape = tuple(W_Q.shape[:-1])
+            require(tuple(b.shape) == shape, name, tuple(b.shape), f"shape must be {shape}")
+            require_finite(name, b)

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections import Counter
 from dataclasses import dataclass
 
 ROUNDING = 16 * sys.float_info.epsilon  # relative; frequencies that differ by less are equal
@@ -70,10 +71,10 @@ def isotypes(attention):
     return [isotype for isotype in every if isotype.coordinates]
 
 
-def isotype_sizes(attention):
-    """(angle, size, whether complex) of each isotype, without a list of its coordinates."""
+def isotype_kinds(attention):
+    """(whether still, size, whether complex) -> how many isotypes are so, without a list of coordinates."""
     found = turns(attention.rotary)
     still = 2 * len(found.still) + attention.D - 2 * len(attention.rotary)
-    every = [(0.0, still, False), (math.pi, 2 * len(found.half), False)]
-    every += [(angle, len(planes), True) for angle, planes in found.turning.items()]
-    return [isotype for isotype in every if isotype[1]]
+    kinds = Counter((False, len(planes), True) for planes in found.turning.values())
+    kinds |= {(True, still, False): 1, (False, 2 * len(found.half), False): 1}
+    return {kind: number for kind, number in kinds.items() if kind[1]}

@@ -9,6 +9,8 @@ import math
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float, Inexact
+from torch import Tensor
 
 from .attention import project, random_inputs, scores
 from .description import shift_is_seen
@@ -22,6 +24,12 @@ MAX_UNEVEN = 1e6  # a bias and what its weight makes of inputs may differ by thi
 
 class NoGapError(ValueError):
     """The singular values do not fall into kept and dropped ones."""
+
+
+def exponent(*matrices: Inexact[Tensor, "*batch _ _"]) -> Float[Tensor, "*batch 1 1"]:
+    """The exponent (..., 1, 1) of a power of two near the largest entry of matrices of one batch, (..., n, m); 0 where all is zero."""
+    largest = torch.stack([matrix.abs().amax((-2, -1), keepdim=True) for matrix in matrices])
+    return torch.frexp(largest.amax(0)).exponent.clamp(-1000, 1000).double()
 
 
 def input_scale(attention, parameters, seed=0):
@@ -88,7 +96,7 @@ def _refuse_uneven_biases(attention, parameters, x):
             )
 
 
-def rms(tensor):
+def rms(tensor: Float[Tensor, "heads ..."]) -> Float[Tensor, "_ ..."]:
     """Root mean square of each slice (heads, ...), kept as (heads, 1, ...)."""
     return tensor.square().mean(tuple(range(1, tensor.dim())), keepdim=True).sqrt()
 

@@ -4,20 +4,20 @@ import json
 import math
 import os
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from ..checks import require
 from ..files import read_json
 from ..layer.counting import Count, count
-from ..layer.latents import LatentAttention, count_latent
+from ..layer.latents import LatentAttention
 from .configurations import Fields
-from .families import DEFAULTS, FAMILIES
+from .defaults import ALIASES, DEFAULTS
+from .families import FAMILIES
+from .stacks import Stack
 
-WRAPPERS = (
-    "gemma3",
-    "llava",
-    "mistral3",
-)  # their language model is an ordinary one, described in text_config
+# their language model is an ordinary one, described in text_config: of this model_type where it does not say
+WRAPPERS = {"gemma3": "gemma3_text", "llava": "llama", "mistral3": "mistral"}
 CIRCUITS = ("query-key", "value-output", "latents")
 ALWAYS = "inputs are taken as free: what the norm before a layer hides belongs to the whole network"
 NO_EPSILON = "the epsilon of the norms of queries, keys or latents is taken as 0; a real one leaves the scale directions nearly idle"
@@ -25,18 +25,18 @@ NO_EPSILON = "the epsilon of the norms of queries, keys or latents is taken as 0
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model's attention layers: `layers` is one (kind, description) for each, first layer first, where a description is an
-    `Attention` or a `LatentAttention`. `notes` say what was taken for granted."""
+    """A model's attention layers: `layers` is a Stack, a sequence of one (kind, description) for each, first layer first, where
+    a description is an `Attention` or a `LatentAttention`. `notes` say what was taken for granted."""
 
     name: str
     model_type: str
-    layers: tuple
+    layers: Stack
     notes: tuple = ()
 
     @property
     def kinds(self):
         """(kind, description) -> how many layers are so, in the order in which they first occur."""
-        return {layer: self.layers.count(layer) for layer in dict.fromkeys(self.layers)}
+        return dict(self.layers.numbers)
 
     @property
     def total(self):
@@ -47,21 +47,13 @@ class Architecture:
 def read_architecture(source):
     """The Architecture that a Hugging Face configuration describes: a config.json, a folder with one, or its fields as a dict.
 
-    ValueError naming the field that is missing, impossible or not described here, and for any model_type that is not in
+    A field that is absent has the default of the class of transformers that loads the model, and a note says so where it is one
+    of `defaults.DEFAULTS`. The time does not depend on how many layers there are.
+    ValueError naming the field that is impossible, null or not described here, and for any model_type that is not in
     `families.FAMILIES`: no layer is ever counted as if it were a plain one. FileNotFoundError where there is no file.
     """
     config, name = (source, None) if isinstance(source, dict) else _load(source)
-    outer = config.get("model_type")
-    notes = []
-    if outer in WRAPPERS:
-        require(
-            isinstance(config.get("text_config"), dict),
-            "text_config",
-            config.get("text_config"),
-            f"is what a {outer} is read from",
-        )
-        config = {"_name_or_path": config.get("_name_or_path")} | config["text_config"]
-        notes = ["only the language model is counted, not what reads images"]
+    config, notes = _language_model(config)
     model_type = config.get("model_type")
     require(
         isinstance(model_type, str) and model_type in FAMILIES,
@@ -69,12 +61,24 @@ def read_architecture(source):
         model_type,
         f"is not one of {', '.join(FAMILIES)}",
     )
-    fields = Fields(config, DEFAULTS.get(model_type, {}))
-    layers = tuple(FAMILIES[model_type](fields))
-    notes += fields.notes + [ALWAYS] + [NO_EPSILON] * any(_has_norm(layer) for _, layer in layers)
+    aliases = ALIASES.get(model_type, {})
+    meant = {aliases[name]: value for name, value in config.items() if name in aliases}
+    fields = Fields(config | meant, DEFAULTS[model_type])
+    layers = FAMILIES[model_type](fields)
+    notes += fields.notes + [ALWAYS] + [NO_EPSILON] * any(map(_has_norm, layers.numbers))
     return Architecture(
         str(name or config.get("_name_or_path") or model_type), model_type, layers, tuple(notes)
     )
+
+
+def _language_model(config):
+    """The fields of the language model, and notes: those in text_config where the model is a wrapper around one."""
+    outer, inner = config.get("model_type"), config.get("text_config")
+    if not isinstance(outer, str) or outer not in WRAPPERS:
+        return config, []
+    require(isinstance(inner, dict), "text_config", inner, f"is what a {outer} is read from")
+    named = {"_name_or_path": config.get("_name_or_path"), "model_type": WRAPPERS[outer]}
+    return named | inner, ["only the language model is counted, not what reads images"]
 
 
 def load_atlas():
@@ -90,13 +94,15 @@ def _load(source):
     return read_json(path), path.parent.name if path.name == "config.json" else path.stem
 
 
-def _has_norm(layer):
+def _has_norm(kind_and_layer):
+    _, layer = kind_and_layer
     return isinstance(layer, LatentAttention) or layer.qk_norm is not None
 
 
+@cache
 def count_layer(layer):
     """The Count of one description, latent or not."""
-    return count_latent(layer) if isinstance(layer, LatentAttention) else count(layer)
+    return count(layer)
 
 
 def add_up(counts):
@@ -109,25 +115,28 @@ def add_up(counts):
     return Count(parameters, terms)
 
 
+# which circuit a parameter or a term of a count belongs to, where it is not queries and keys. What makes a latent stands apart:
+# both circuits may read it
+LATENT_NAMES = {"W_DQ", "gain_DQ", "W_DKV", "gain_DKV", "query latent", "key-value latent"}
+VALUE_NAMES = {"W_V", "b_V", "W_O", "b_O", "value-output maps", "value bias"}
+
+
 def circuit_of(name):
-    """The circuit that a parameter or a term of a count belongs to. What makes a latent stands apart: both circuits may read it."""
-    if name in ("W_DQ", "gain_DQ", "W_DKV", "gain_DKV", "query latent", "key-value latent"):
+    """The circuit that a parameter or a term of a count belongs to."""
+    if name in LATENT_NAMES:
         return "latents"
-    return (
-        "value-output"
-        if name in ("W_V", "b_V", "W_O", "b_O", "value-output maps", "value bias")
-        else "query-key"
-    )
+    return "value-output" if name in VALUE_NAMES else "query-key"
 
 
 def circuits(layer):
     """Circuit -> Count of one description: the parameters and the terms that belong to it."""
-    terms, parts = count_layer(layer).terms, {}
-    for circuit in CIRCUITS[: 3 if isinstance(layer, LatentAttention) else 2]:
-        mine = [shape for name, shape in layer.shapes.items() if circuit_of(name) == circuit]
-        parts[circuit] = Count(
-            sum(map(math.prod, mine)), {n: d for n, d in terms.items() if circuit_of(n) == circuit}
-        )
+    parts = {}
+    for circuit in CIRCUITS if isinstance(layer, LatentAttention) else CIRCUITS[:2]:
+        shapes = [shape for name, shape in layer.shapes.items() if circuit_of(name) == circuit]
+        terms = {
+            name: d for name, d in count_layer(layer).terms.items() if circuit_of(name) == circuit
+        }
+        parts[circuit] = Count(sum(map(math.prod, shapes)), terms)
     return parts
 
 
@@ -142,13 +151,16 @@ def describe(layer):
             f"{2 * len(layer.rotary)} turned, values {layer.value_dim}"
         )
     words = [f"E={layer.E} H={layer.H} G={layer.G} D={layer.D}"]
-    words += [f"{2 * len(layer.rotary)} of {layer.D} coordinates turn"] * bool(layer.rotary)
-    words += [f"biases {layer.bias}"] * bool(layer.bias) + [f"qk_norm {layer.qk_norm}"] * bool(
-        layer.qk_norm
-    )
-    words += [f"score {layer.score}"] * (layer.score != "softmax") + ["not causal"] * (
-        not layer.causal
-    )
+    if layer.rotary:
+        words.append(f"{2 * len(layer.rotary)} of {layer.D} coordinates turn")
+    if layer.bias:
+        words.append(f"biases {layer.bias}")
+    if layer.qk_norm:
+        words.append(f"qk_norm {layer.qk_norm}")
+    if layer.score != "softmax":
+        words.append(f"score {layer.score}")
+    if not layer.causal:
+        words.append("not causal")
     return ", ".join(words)
 
 
@@ -157,7 +169,7 @@ def _numbers(counted):
         "parameters": counted.parameters,
         "unidentified": counted.unidentified,
         "share_identified": counted.share,
-        "terms": counted.terms,
+        "terms": dict(counted.terms),
     }
 
 
@@ -173,13 +185,10 @@ def report(architecture):
         }
         for (kind, layer), number in architecture.kinds.items()
     ]
-    both = {
-        c: add_up(
-            (circuits(layer)[c], n)
-            for (_, layer), n in architecture.kinds.items()
-            if c in circuits(layer)
-        )
-        for c in CIRCUITS
+    parts = [(circuits(layer), number) for (_, layer), number in architecture.kinds.items()]
+    whole = {
+        circuit: add_up((each[circuit], number) for each, number in parts if circuit in each)
+        for circuit in CIRCUITS
     }
     return {
         "name": architecture.name,
@@ -187,7 +196,7 @@ def report(architecture):
         "notes": list(architecture.notes),
         "kinds": rows,
         "total": _numbers(architecture.total),
-        "circuits": {c: _numbers(part) for c, part in both.items() if part.parameters},
+        "circuits": {c: _numbers(part) for c, part in whole.items() if part.parameters},
     }
 
 
@@ -202,7 +211,7 @@ def _lines(title, whole, parts):
         yield (
             f"  {name}",
             (
-                f"{numbers['parameters']:16,}{numbers['unidentified']:16,}"
+                f" {numbers['parameters']:15,} {numbers['unidentified']:15,}"
                 f"{100 * numbers['share_identified']:12.3f}%   {because}"
             ).rstrip(),
         )

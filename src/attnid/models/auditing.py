@@ -1,6 +1,8 @@
 """What of a trained model's attention its outputs cannot tell: an account of a checkpoint, head by head."""
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ..checks import require_finite
 from ..layer.canonical import factor, idle_key_coordinates, value_bias_folds, value_blocks
@@ -37,8 +39,13 @@ def audit(path):
         {"layer": number, "kind": kind} | _audit_numbered(model, number, attention)
         for number, (kind, attention) in enumerate(model.architecture.layers)
     ]
-    return {key: whole[key] for key in ("name", "model_type", "notes", "total")} | {
-        "layers": layers
+    notes = whole["notes"] + [f"{name}: an adapter is not looked at" for name in model.adapters]
+    return {
+        "name": whole["name"],
+        "model_type": whole["model_type"],
+        "notes": notes,
+        "total": whole["total"],
+        "layers": layers,
     }
 
 
@@ -58,18 +65,18 @@ def audit_layer(attention, parameters):
     p = {name: tensor.detach().double() for name, tensor in parameters.items()}
     for name, tensor in p.items():
         require_finite(name, tensor)
-    columns = {
-        "condition_value_output": _conditions(
-            value_blocks(attention), *_factors(attention, p, ("W_V",), ("W_O",))
-        )
-    }
+    values, outputs = factor(p, ("W_V",), attention.G), factor(p, ("W_O",), attention.G)
+    columns = {"condition_value_output": _conditions(value_blocks(attention), values, outputs)}
     if attention.qk_norm is None:
+        blocks = isotypes(attention)
+        keys, queries = (
+            factor(p, names, attention.G) for names in (("W_K", "b_K"), ("W_Q", "b_Q"))
+        )
+        weights = attention.E, attention.H // attention.G * attention.E  # columns; then biases
         columns["condition_query_key"] = _conditions(
-            isotypes(attention), *_factors(attention, p, ("W_K",), ("W_Q",))
+            blocks, keys[..., : weights[0]], queries[..., : weights[1]]
         )
-        columns |= _imbalance(
-            isotypes(attention), *_factors(attention, p, ("W_K", "b_K"), ("W_Q", "b_Q"))
-        )
+        columns |= _imbalance(blocks, keys, queries)
     heads = [
         {"head": head}
         | {name: _finite(columns[name][head]) if name in columns else None for name in METRICS}
@@ -84,7 +91,7 @@ def audit_layer(attention, parameters):
         ),
         "parameters": counted.parameters,
         "unidentified": counted.unidentified,
-        "terms": counted.terms,
+        "terms": dict(counted.terms),
     }
 
 
@@ -101,11 +108,8 @@ def table(account):
             for head in layer["heads"]
         ]
     lines += [""] + [
-        _bias_line(account, key, words)
-        for key, words in (
-            ("idle_key_biases", "key biases change no output"),
-            ("foldable_value_biases", "value biases can move into output biases"),
-        )
+        _bias_line(account, "idle_key_biases", "key biases change no output"),
+        _bias_line(account, "foldable_value_biases", "value biases can move into output biases"),
     ]
     total = account["total"]
     lines += [
@@ -120,19 +124,13 @@ def _cell(value):
 
 
 def _bias_line(account, key, words):
-    number, largest = (
-        f(layer[key][what] for layer in account["layers"])
-        for f, what in ((sum, "numbers"), (max, "largest"))
-    )
+    number = sum(layer[key]["numbers"] for layer in account["layers"])
+    largest = max(layer[key]["largest"] for layer in account["layers"])
     return f"{number:,} {words}" + (f"; the largest is {largest:.3g}" if number else "")
 
 
-def _factors(attention, p, shared, reading):
-    return factor(p, shared, attention.G), factor(p, reading, attention.G)
-
-
-def _conditions(blocks, A, B):
-    # of the products A^H B over all blocks, head by head: (G,), infinite where the rank is below the width
+def _conditions(blocks, A: Float[Tensor, "G d m"], B: Float[Tensor, "G d n"]) -> Float[Tensor, "G"]:
+    """Condition numbers of the products A^H B over all blocks, head by head: infinite where the rank is below the width."""
     products = [(rows_of(block, A), rows_of(block, B)) for block in blocks]
     s = torch.cat([torch.linalg.svdvals(_triangle(a) @ _triangle(b).mH) for a, b in products], -1)
     width = sum(block.size for block in blocks)
@@ -144,9 +142,10 @@ def _triangle(W):
     return torch.linalg.qr(W.mH, mode="r").R  # W = R^H O^H
 
 
-def _imbalance(blocks, keys, queries):
+def _imbalance(blocks, keys: Float[Tensor, "G d m"], queries: Float[Tensor, "G d n"]):
+    """How far from balance, head by head: name -> (G,), for beta, imbalance, tau and mu as `audit` has them."""
     # a complex row holds two real ones, so that the real matrix behind a complex Gram matrix is half of it, twice
-    squares = {"difference": 0, "P": 0, "K": 0, "tau": 0}
+    squares = dict.fromkeys(("difference", "P", "K", "tau"), keys.new_zeros(len(keys)))
     smallest = []
     for block in blocks:
         share = 0.5 if block.complex else 1.0

@@ -67,16 +67,16 @@ class Fields:
         return None if value is None else Fields(value)
 
 
-def rope(fields, kind=None):
+def rope(fields, kind=None, *, name="rope_theta"):
     """How positions turn heads: the base, and the fields of the scaling or None.
 
-    Old files have rope_theta and rope_scaling; new ones put both in rope_parameters, where layers differ one for each kind.
+    Old files have the base, by its `name`, and rope_scaling; new ones put both in rope_parameters, where layers differ one for each kind.
     """
     new = fields.within("rope_parameters")
     if new is not None:
         new = new.within(kind) if kind in new.config else new
         return new.number("rope_theta"), new
-    return fields.number("rope_theta", 10000.0), fields.within("rope_scaling")
+    return fields.number(name, 10000.0), fields.within("rope_scaling")
 
 
 def rotary_angles(fields, width, base, scaling=None):

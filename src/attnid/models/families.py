@@ -1,16 +1,18 @@
-"""What each family's attention is, from the fields of its configuration: model_type -> one (kind, description) per layer.
+"""What each family's attention is, from the fields of its configuration: model_type -> the layers of the model.
 
-A reader takes the Fields of a configuration and returns a list of pairs, first layer first. It says what the family's module in
+A reader takes the Fields of a configuration and returns a Stack of pairs (kind, description). It says what the family's module in
 transformers computes, which is not always what the fields suggest: Qwen2's biases have no field, Falcon's multi-query layers have one
 key head whatever num_kv_heads says.
 """
 
 from ..checks import require
-from ..layer.attention import Attention
+from ..layer.description import Attention
 from ..layer.latents import LatentAttention
 from .configurations import rope, rotary_angles
+from .stacks import Stack
 
-KINDS = ("full_attention", "sliding_attention")
+FULL, SLIDING = "full_attention", "sliding_attention"
+KINDS = (FULL, SLIDING)
 
 
 def sizes(
@@ -31,24 +33,25 @@ def sizes(
     return {"embed_dim": E, "heads": H, "kv_heads": G, "head_dim": D}
 
 
-def layers(fields, name="num_hidden_layers"):
-    return range(fields.size(name))
+def alike(fields, layer, number="num_hidden_layers"):
+    """As many layers of one description as the field `number` says."""
+    return Stack(((("self", layer), fields.size(number)),))
 
 
-def kinds(fields, pattern):
-    """Sliding or full, for each layer: what layer_types lists, or full at every `pattern`-th layer and sliding elsewhere."""
+def windowed(fields, full, sliding, period):
+    """Layers that see everything or through a window: as layer_types lists them, or full at every `period`-th and sliding elsewhere."""
     number, listed = fields.size("num_hidden_layers"), fields.get("layer_types")
     if fields.get("sliding_window") is not None:
         fields.size(
             "sliding_window", least=2
         )  # a window of one token would leave the scores without effect
+    described = {FULL: ("full", full), SLIDING: ("sliding", sliding)}
     if listed is None:
-        return [KINDS[0] if (i + 1) % pattern == 0 else KINDS[1] for i in range(number)]
-    good = (
-        isinstance(listed, list) and len(listed) == number and all(kind in KINDS for kind in listed)
-    )
+        turn = Stack(((described[SLIDING], period - 1), (described[FULL], 1)))
+        return Stack(((turn, number // period), (described[SLIDING], number % period)))
+    good = isinstance(listed, list) and len(listed) == number and all(k in KINDS for k in listed)
     require(good, "layer_types", listed, f"must list one of {KINDS} for each of {number} layers")
-    return listed
+    return Stack.of(described[kind] for kind in listed)
 
 
 def angles(fields, head_dim, kind=None, part=1.0):
@@ -75,80 +78,80 @@ def bert(fields):
         "positions that enter the scores are not described",
     )
     fields.refuse("add_cross_attention", "attention to another model is not described")
-    layer = Attention(**sizes(fields, groups=None), bias="qkvo", causal=fields.flag("is_decoder"))
-    return [("self", layer) for _ in layers(fields)]
+    causal = fields.flag("is_decoder")
+    return alike(fields, Attention(**sizes(fields, groups=None), bias="qkvo", causal=causal))
 
 
 def gpt2(fields):
     fields.refuse("add_cross_attention", "attention to another model is not described")
-    layer = Attention(**sizes(fields, hidden="n_embd", heads="n_head", groups=None), bias="qkvo")
-    return [("self", layer) for _ in layers(fields, "n_layer")]
+    size = sizes(fields, hidden="n_embd", heads="n_head", groups=None)
+    return alike(fields, Attention(**size, bias="qkvo"), "n_layer")
 
 
 def gpt_neox(fields):
     """Pythia's: a quarter of each head turns. The base is rotary_emb_base in old files."""
     size = sizes(fields, groups=None)
-    base, scaling = rope(fields)
-    base = fields.number("rotary_emb_base", base)
-    turned = rotary_angles(
-        fields, int(size["head_dim"] * partial(fields, "rotary_pct", 0.25)), base, scaling
-    )
-    layer = Attention(
-        **size, bias="qkvo" if fields.flag("attention_bias", True) else "", rotary=turned
-    )
-    return [("self", layer) for _ in layers(fields)]
+    base, scaling = rope(fields, name="rotary_emb_base")
+    width = int(size["head_dim"] * partial(fields, "rotary_pct", 0.25))
+    turned = rotary_angles(fields, width, base, scaling)
+    bias = "qkvo" if fields.flag("attention_bias", True) else ""
+    return alike(fields, Attention(**size, bias=bias, rotary=turned))
 
 
-def llama(fields, *, bias=None, part=1.0, **options):
+def rotary_layer(fields, *, bias=None, part=1.0, **options):
     """All heads turn. `bias` says which maps have one; by default attention_bias decides for all four."""
     size = sizes(fields)
     if bias is None:
         bias = "qkvo" if fields.flag("attention_bias") else ""
-    layer = Attention(
-        **size, bias=bias, rotary=angles(fields, size["head_dim"], part=part), **options
-    )
-    return [("self", layer) for _ in layers(fields)]
+    turned = angles(fields, size["head_dim"], part=part)
+    return Attention(**size, bias=bias, rotary=turned, **options)
+
+
+def llama(fields):
+    return alike(fields, rotary_layer(fields))
 
 
 def mistral(fields):
     if fields.get("sliding_window") is not None:
         fields.size("sliding_window", least=2)
-    return llama(fields, bias="")
+    return alike(fields, rotary_layer(fields, bias=""))
 
 
 def qwen2(fields):
-    return llama(fields, bias="qkv")
+    return alike(fields, rotary_layer(fields, bias="qkv"))
 
 
 def qwen3(fields):
-    return llama(fields, qk_norm="head_gain")
+    return alike(fields, rotary_layer(fields, qk_norm="head_gain"))
 
 
 def olmo2(fields):
-    return llama(fields, qk_norm="layer_gain")
+    return alike(fields, rotary_layer(fields, qk_norm="layer_gain"))
 
 
 def phi(fields):
     fields.refuse(
         "qk_layernorm", "a LayerNorm of queries and keys, which also centres them, is not described"
     )
-    return llama(fields, bias="qkvo", part=partial(fields, "partial_rotary_factor", 0.5))
+    part = partial(fields, "partial_rotary_factor", 0.5)
+    return alike(fields, rotary_layer(fields, bias="qkvo", part=part))
 
 
 def phi3(fields):
-    return llama(fields, bias="", part=partial(fields, "partial_rotary_factor", 1.0))
+    part = partial(fields, "partial_rotary_factor", 1.0)
+    return alike(fields, rotary_layer(fields, bias="", part=part))
 
 
 def gemma2(fields):
     """Soft-capped scores; every other layer sees a window only."""
     score = "softmax" if fields.get("attn_logit_softcapping") is None else "softcap"
-    layer = llama(fields, score=score)[0][1]
-    return [(kind.removesuffix("_attention"), layer) for kind in kinds(fields, 2)]
+    layer = rotary_layer(fields, score=score)
+    return windowed(fields, layer, layer, 2)
 
 
 def gemma3(fields):
     """Queries and keys normalised; layers with a window turn by another base, and unscaled."""
-    size, listed = sizes(fields), kinds(fields, fields.size("sliding_window_pattern", 6))
+    size = sizes(fields)
     capped = fields.get("attn_logit_softcapping") is not None
     options = {
         "bias": "qkvo" if fields.flag("attention_bias") else "",
@@ -156,22 +159,21 @@ def gemma3(fields):
         "score": "softcap" if capped else "softmax",
         "causal": not fields.flag("use_bidirectional_attention"),
     }
-    turned = {"full_attention": angles(fields, size["head_dim"], "full_attention")}
     if fields.get("rope_parameters") is not None:
-        turned["sliding_attention"] = angles(fields, size["head_dim"], "sliding_attention")
+        near = angles(fields, size["head_dim"], SLIDING)
     else:
-        turned["sliding_attention"] = rotary_angles(
-            fields, size["head_dim"], fields.number("rope_local_base_freq", 10000.0)
-        )
-    described = {kind: Attention(**size, rotary=turned[kind], **options) for kind in KINDS}
-    return [(kind.removesuffix("_attention"), described[kind]) for kind in listed]
+        base = fields.number("rope_local_base_freq", 10000.0)
+        near = rotary_angles(fields, size["head_dim"], base)
+    full = Attention(**size, rotary=angles(fields, size["head_dim"], FULL), **options)
+    sliding = Attention(**size, rotary=near, **options)
+    return windowed(fields, full, sliding, fields.size("sliding_window_pattern", 6))
 
 
 def gpt_oss(fields):
     """Each head has a learned sink, and every map a bias unless attention_bias is false."""
     bias = "qkvo" if fields.flag("attention_bias", True) else ""
-    layer = llama(fields, bias=bias, score="sink")[0][1]
-    return [(kind.removesuffix("_attention"), layer) for kind in kinds(fields, 2)]
+    layer = rotary_layer(fields, bias=bias, score="sink")
+    return windowed(fields, layer, layer, 2)
 
 
 def falcon(fields):
@@ -191,8 +193,7 @@ def falcon(fields):
     options = (
         {"score": "alibi"} if fields.flag("alibi") else {"rotary": angles(fields, size["head_dim"])}
     )
-    layer = Attention(**size, bias="qkvo" if fields.flag("bias") else "", **options)
-    return [("self", layer) for _ in layers(fields)]
+    return alike(fields, Attention(**size, bias="qkvo" if fields.flag("bias") else "", **options))
 
 
 def deepseek(fields):
@@ -209,7 +210,7 @@ def deepseek(fields):
         rotary=rotary_angles(fields, fields.size("qk_rope_head_dim"), base, scaling),
         query_rank=None if rank is None else fields.size("q_lora_rank"),
     )
-    return [("self", layer) for _ in layers(fields)]
+    return alike(fields, layer)
 
 
 def whisper(fields):
@@ -220,41 +221,17 @@ def whisper(fields):
     encoder = sizes(fields, hidden="d_model", heads="encoder_attention_heads", groups=None)
     decoder = sizes(fields, hidden="d_model", heads="decoder_attention_heads", groups=None)
     free = Attention(**encoder, bias="qvo", causal=False)
-    pair = [
-        ("decoder", Attention(**decoder, bias="qvo")),
-        ("cross", Attention(**decoder, bias="qvo", causal=False)),
-    ]
-    return [("encoder", free) for _ in layers(fields, "encoder_layers")] + [
-        each for _ in layers(fields, "decoder_layers") for each in pair
-    ]
+    itself = Attention(**decoder, bias="qvo")
+    across = Attention(**decoder, bias="qvo", causal=False)
+    pair = Stack(((("decoder", itself), 1), (("cross", across), 1)))
+    depths = fields.size("encoder_layers"), fields.size("decoder_layers")
+    return Stack(((("encoder", free), depths[0]), (pair, depths[1])))
 
 
 def vit(fields):
-    layer = Attention(
-        **sizes(fields, groups=None),
-        bias="qkvo" if fields.flag("qkv_bias", True) else "o",
-        causal=False,
-    )
-    return [("self", layer) for _ in layers(fields)]
+    bias = "qkvo" if fields.flag("qkv_bias", True) else "o"
+    return alike(fields, Attention(**sizes(fields, groups=None), bias=bias, causal=False))
 
-
-# what transformers takes for fields that published files leave out
-DEFAULTS = {
-    "gemma": {"head_dim": 256},
-    "gemma2": {"head_dim": 256, "attn_logit_softcapping": 50.0},
-    "gemma3_text": {
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "rope_theta": 1e6,
-    },
-    "gpt_oss": {"head_dim": 64, "num_key_value_heads": 8, "rope_theta": 150000.0},
-    "mistral": {"num_key_value_heads": 8},
-    "mixtral": {"num_key_value_heads": 8, "rope_theta": 1e6},
-    "qwen3": {"head_dim": 128},
-    "deepseek_v2": {"q_lora_rank": 1536},
-    "deepseek_v3": {"q_lora_rank": 1536},
-}
 
 FAMILIES = {
     "bert": bert,

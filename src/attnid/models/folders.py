@@ -9,34 +9,21 @@ from zipfile import is_zipfile
 import torch
 
 from ..checks import require
-from ..files import read_json, write_whole
-from ..layer.attention import Attention
+from ..files import draft_of, read_json, write_whole
+from ..layer.description import Attention
 from ..layer.latents import LatentAttention
 from .architectures import Architecture, read_architecture
+from .companions import INDEX, REMARK_FILE, SINGLE, find_companions
 from .layouts import LAYOUTS, check_tensors
-from .nanogpt import PREFIX, load_nanogpt, read_checkpoint
-
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-OTHER_WEIGHTS = (
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".ckpt",
-    ".h5",
-    ".msgpack",
-    ".onnx",
-    ".gguf",
-    ".npz",
-    ".ot",
-)
+from .nanogpt import read_nanogpt
+from .stacks import Stack
 
 
 def open_model(path):
     """The model at a path: a folder is read as Hugging Face's, a file as nanoGPT's.
 
-    Either has `architecture`, `layout` and `layer(i)`, attention layer i's tensors by the ends of their names, and writes itself
-    with some tensors changed. FileNotFoundError where nothing is there; ValueError naming what is missing, damaged, quantised,
+    Either has `architecture`, `layout`, `adapters` and `layer(i)`, attention layer i's tensors by the ends of their names, and
+    writes itself with some tensors changed. FileNotFoundError where nothing is there; ValueError naming what is missing, damaged, quantised,
     pickled only, or not laid out here.
     """
     require(isinstance(path, (str, os.PathLike)), "path", path, "must be a string or a path")
@@ -56,7 +43,7 @@ def open_model(path):
 class _Model:
     def _describe(self, architecture):
         self.architecture = architecture
-        latent = any(isinstance(layer, LatentAttention) for _, layer in architecture.layers)
+        latent = any(isinstance(layer, LatentAttention) for _, layer in architecture.kinds)
         require(
             architecture.model_type in LAYOUTS,
             "model_type",
@@ -95,18 +82,29 @@ class _Model:
         return {self._stem(number) + name: tensor for name, tensor in tensors.items()}
 
     def check_free(self, out):
-        """ValueError where something is at `out`, or where its folder is not there."""
+        """ValueError where something is at `out`, or where its folder is not there, not to be written in, or too full."""
+        folder = Path(out).absolute().parent
         require(
-            not os.path.lexists(Path(out)),
+            not os.path.lexists(out),
             "out",
             os.fspath(out),
             "is there already, and nothing is overwritten",
         )
         require(
-            Path(out).absolute().parent.is_dir(),
+            folder.is_dir(), "out", os.fspath(out), "the folder that it should lie in is not there"
+        )
+        require(
+            os.access(folder, os.W_OK | os.X_OK),
             "out",
             os.fspath(out),
-            "the folder that it should lie in is not there",
+            "the folder that it should lie in cannot be written in",
+        )
+        free = shutil.disk_usage(folder).free
+        require(
+            self.bytes_written <= free,
+            "out",
+            os.fspath(out),
+            f"needs {self.bytes_written:,} bytes, and its disk has {free:,} left",
         )
 
 
@@ -121,6 +119,8 @@ class Folder(_Model):
             require(method is None, "quantization_config", method, "quantised weights are not read")
         self.files = self._files()
         self.names = {name for names in self.files.values() for name in names}
+        self.companions = find_companions(path, self.files)
+        self.adapters = self.companions.adapters
         self._describe(read_architecture(path))
 
     def _files(self):
@@ -188,8 +188,15 @@ class Folder(_Model):
                     }
         return found
 
+    @property
+    def bytes_written(self):
+        """How many bytes `write` writes."""
+        weights = [self.path / file for file in self.files]
+        return sum(path.stat().st_size for path in [*weights, *self.companions.copied.values()])
+
     def check_free(self, out):
-        """ValueError where something is at `out`, or where it lies inside the folder itself."""
+        """Errors as for other models, and where `out` lies inside the folder itself, or a file to be copied cannot be read."""
+        self.companions.check_readable()
         super().check_free(out)
         require(
             not Path(out).resolve().is_relative_to(self.path.resolve()),
@@ -198,52 +205,25 @@ class Folder(_Model):
             "lies inside the model that is read",
         )
 
-    def write(self, out, changed):
-        """Write the folder to `out` with the changed tensors, name -> tensor, and its other files, but not the same weights in other files.
+    def write(self, out, changed, remark):
+        """Write the folder to `out` with the changed tensors, name -> tensor, its other files, and the remark as a file of its own.
 
-        Returns notes on what was left out. Errors as for check_free.
+        Returns notes: what was left out, as it would not fit the changed weights, and which links led out of the folder.
+        Errors as for check_free, and OSError naming `out` where it cannot be written.
         """
         self.check_free(out)
-        out = Path(out)
-        others = {
-            str(p.relative_to(self.path)): p
-            for p in sorted(self.path.rglob("*"))
-            if p.is_symlink() or not p.is_dir()
-        }
-        left_out = [
-            name for name, p in others.items() if name not in self.files and self._is_stale(p)
-        ]
-        draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-        try:
+        with draft_of(out) as draft:
             draft.mkdir()
-            for name in others.keys() - self.files.keys() - set(left_out):
+            for name, path in self.companions.copied.items():
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(others[name], draft / name)
+                shutil.copyfile(path, draft / name)
             for file in self.files:
                 self._write_file(draft / file, file, changed)
-            os.rename(draft, out)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-        return [f"left out, as it may hold the old weights: {name}" for name in left_out]
-
-    def _is_stale(self, path):
-        # weights in a folder with a configuration of its own are another module's
-        module = (
-            path.parent != self.path
-            and path.suffix != ".onnx"
-            and (path.parent / "config.json").is_file()
-        )
-        unread = SINGLE in self.files and path == self.path / INDEX
-        return (
-            path.suffix in OTHER_WEIGHTS
-            and not module
-            or unread
-            or path.is_symlink()
-            and path.is_dir()
-        )
+            (draft / REMARK_FILE).write_text(remark + "\n", encoding="utf-8")
+        return self.companions.notes
 
     def _write_file(self, path, file, changed):
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         with self._open(file) as opened:
@@ -251,39 +231,46 @@ class Folder(_Model):
                 name: changed[name] if name in changed else opened.get_tensor(name)
                 for name in opened.keys()
             }
-            save_file(tensors, path, metadata=opened.metadata())
+            try:
+                save_file(tensors, path, metadata=opened.metadata())
+            except SafetensorError as error:  # what it makes of a full disk
+                raise OSError(str(error)) from None
 
 
 class NanoGPT(_Model):
     """A checkpoint of nanoGPT's train.py."""
 
+    adapters = ()
+
     def __init__(self, path):
-        config = load_nanogpt(path).config  # checks everything
-        self.path, self.checkpoint = path, read_checkpoint(path)
-        self.names = {name.removeprefix(PREFIX): name for name in self.checkpoint["model"]}
+        self.path, self.saved = path, read_nanogpt(path)
+        self.names, config = self.saved.stored, self.saved.config
         layer = Attention(config.n_embd, config.n_head, bias="qkvo" if config.bias else "")
-        self._describe(Architecture(path.name, "nanogpt", (("self", layer),) * config.n_layer))
+        layers = Stack(((("self", layer), config.n_layer),))
+        self._describe(Architecture(path.name, "nanogpt", layers))
+
+    @property
+    def bytes_written(self):
+        """How many bytes `write` writes, at most."""
+        return self.path.stat().st_size
 
     def _read(self, names):
-        return {name: self.checkpoint["model"][self.names[name]].clone() for name in names}
+        return {
+            name: self.saved.weights[name].clone() for name in names if name in self.saved.weights
+        }
 
-    def write(self, out, changed):
-        """Write the checkpoint to `out` with the changed tensors, name -> tensor, without the optimizer, whose state would not fit them.
+    def write(self, out, changed, remark):
+        """Write the checkpoint to `out` with the changed tensors, name -> tensor, and the remark under a key of its own, but without
+        the optimizer, whose state would not fit them.
 
-        Returns notes on what was left out. Errors as for check_free.
+        Returns notes on what was left out. Errors as for check_free, and OSError naming `out` where it cannot be written.
         """
         self.check_free(out)
-        model = self.checkpoint["model"]
-        weights = {stored: changed.get(name, model[stored]) for name, stored in self.names.items()}
+        content = {key: value for key, value in self.saved.content.items() if key != "optimizer"}
+        old = content["model"]
+        new = {stored: changed.get(name, old[stored]) for name, stored in self.names.items()}
         buffer = io.BytesIO()
-        torch.save(
-            {key: value for key, value in self.checkpoint.items() if key != "optimizer"}
-            | {"model": weights},
-            buffer,
-        )
+        torch.save(content | {"model": new, "remark": remark}, buffer)
         write_whole(out, buffer.getvalue())
-        return (
-            ["left out, as it belongs to the old weights: optimizer"]
-            if "optimizer" in self.checkpoint
-            else []
-        )
+        left_out = "optimizer" in self.saved.content
+        return ["left out, as it belongs to the old weights: optimizer"] * left_out

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from einops import rearrange
+from jaxtyping import Int, Shaped
+from torch import Tensor
 
 from ..checks import require
 
@@ -16,18 +19,25 @@ NOT_WEIGHTS = (
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+def by_head(rows: Shaped[Tensor, "rows *rest"], heads: int) -> Shaped[Tensor, "heads d *rest"]:
+    """A view of a map's rows, or of its bias, head by head."""
+    return rearrange(rows, "(heads d) ... -> heads d ...", heads=heads)
+
+
 def separate(a, q, k, v):
-    return q.unflatten(0, (a.H, a.D)), k.unflatten(0, (a.G, a.D)), v.unflatten(0, (a.G, a.C))
+    """Views of the three maps, or of their biases, which each may lack: None stays None."""
+    counted = ((q, a.H), (k, a.G), (v, a.G))
+    return tuple(None if rows is None else by_head(rows, heads) for rows, heads in counted)
 
 
 def in_a_row(a, qkv):
-    """All queries, then all keys, then all values."""
+    """Views of one map that makes all queries, then all keys, then all values."""
     return separate(a, *qkv.split([a.H * a.D, a.G * a.D, a.G * a.C]))
 
 
 def by_group(a, qkv):
-    """Group by group: its queries, its key, its value."""
-    groups = qkv.unflatten(0, (a.G, a.H // a.G + 2, a.D))
+    """Views of one map that makes, group by group, its queries, its key and its value."""
+    groups = rearrange(qkv, "(g member d) ... -> g member d ...", g=a.G, d=a.D)
     return groups[:, :-2], groups[:, -2], groups[:, -1]
 
 
@@ -65,28 +75,23 @@ class Layout:
 
     def shapes(self, a):
         """Name, after the layer's, -> shape of every tensor that the attention layer of this description has."""
-        rows = (
-            dict(zip(self.maps, (a.H * a.D, a.G * a.D, a.G * a.C)))
-            if len(self.maps) == 3
-            else {self.maps[0]: (a.H + a.G) * a.D + a.G * a.C}
-        )
-        letters = dict(zip(self.maps, "qkv" if len(self.maps) == 3 else ["qkv"])) | {
-            self.output: "o"
-        }
-        sizes = {name: (out, a.E) for name, out in rows.items()} | {self.output: (a.E, a.H * a.C)}
-        shapes = {
-            f"{name}.weight": size[::-1] if self.transposed else size
-            for name, size in sizes.items()
-        }
-        shapes |= {
-            f"{name}.bias": size[:1]
-            for name, size in sizes.items()
-            if set(letters[name]) <= set(a.bias)
-        }
-        if a.qk_norm:
-            gains = (a.D, a.D) if a.qk_norm == "head_gain" else (a.H * a.D, a.G * a.D)
-            shapes |= {f"{name}_norm.weight": (size,) for name, size in zip("qk", gains)}
-        return shapes | ({"sinks": (a.H,)} if a.score == "sink" else {})
+        rows = {"q": a.H * a.D, "k": a.G * a.D, "v": a.G * a.C}
+        shapes = {}
+        for name, made in zip(self.maps, ("q", "k", "v") if len(self.maps) == 3 else ("qkv",)):
+            size = (sum(rows[letter] for letter in made), a.E)
+            shapes |= self._linear(name, size, set(made) <= set(a.bias))
+        shapes |= self._linear(self.output, (a.E, a.H * a.C), "o" in a.bias)
+        if a.qk_norm == "head_gain":
+            shapes |= {"q_norm.weight": (a.D,), "k_norm.weight": (a.D,)}
+        if a.qk_norm == "layer_gain":
+            shapes |= {"q_norm.weight": (a.H * a.D,), "k_norm.weight": (a.G * a.D,)}
+        if a.score == "sink":
+            shapes["sinks"] = (a.H,)
+        return shapes
+
+    def _linear(self, name, size, bias):
+        shapes = {f"{name}.weight": size[::-1] if self.transposed else size}
+        return shapes | ({f"{name}.bias": size[:1]} if bias else {})
 
 
 LLAMA = Layout(
@@ -169,58 +174,48 @@ def read_layer(layout, attention, tensors):
     Files put the two coordinates of plane i at i and n + i of the n planes that turn; `Attention` has them side by side. Gains
     of queries and keys are not read.
     """
+    order = _stored_coordinates(attention)
     return {
-        name: _reordered(attention, name, view, _order(attention)).reshape(attention.shapes[name])
+        name: _reordered(name, view, order).reshape(attention.shapes[name])
         for name, view in _views(layout, attention, tensors).items()
     }
 
 
 def write_layer(layout, attention, tensors, parameters):
     """Copy parameters, as read_layer gives them, into the tensors of one layer, in place, in their own dtype."""
-    back = torch.tensor(_order(attention)).argsort().tolist()
+    back = _stored_coordinates(attention).argsort()
     for name, view in _views(layout, attention, tensors).items():
-        view.copy_(_reordered(attention, name, parameters[name].reshape(view.shape), back))
+        view.copy_(_reordered(name, parameters[name].reshape(view.shape), back))
 
 
 def _views(layout, a, tensors):
+    """Views of the stored tensors by the names of `Attention.shapes`; heads of a group may have an axis of their own."""
     stored = {
         name: tensor.T if layout.transposed and tensor.ndim == 2 else tensor
         for name, tensor in tensors.items()
     }
-    views = {"W_O": stored[f"{layout.output}.weight"].unflatten(1, (a.H, a.C)).movedim(0, 1)}
-    views |= dict(
-        zip(
-            ("W_Q", "W_K", "W_V"),
-            layout.arrange(a, *(stored[f"{name}.weight"] for name in layout.maps)),
-        )
-    )
-    if len(layout.maps) == 3:  # any of the three may lack a bias
-        heads = {"q": (a.H, a.D), "k": (a.G, a.D), "v": (a.G, a.C)}
-        views |= {
-            f"b_{letter.upper()}": stored[f"{name}.bias"].unflatten(0, heads[letter])
-            for letter, name in zip("qkv", layout.maps)
-            if letter in a.bias
-        }
-    elif "q" in a.bias:
-        views |= dict(
-            zip(("b_Q", "b_K", "b_V"), layout.arrange(a, stored[f"{layout.maps[0]}.bias"]))
-        )
+    weights = [stored[f"{name}.weight"] for name in layout.maps]
+    views = dict(zip(("W_Q", "W_K", "W_V"), layout.arrange(a, *weights)))
+    views["W_O"] = rearrange(stored[f"{layout.output}.weight"], "e (h c) -> h e c", h=a.H)
+    if set("qkv") & set(a.bias):
+        biases = [stored.get(f"{name}.bias") for name in layout.maps]
+        views |= dict(zip(("b_Q", "b_K", "b_V"), layout.arrange(a, *biases)))
     if "o" in a.bias:
         views["b_O"] = stored[f"{layout.output}.bias"]
-    return views | ({"sink": stored["sinks"]} if a.score == "sink" else {})
+    if a.score == "sink":
+        views["sink"] = stored["sinks"]
+    return {name: view for name, view in views.items() if name in a.shapes}
 
 
-def _order(attention):
-    # stored coordinate of each coordinate of a query or key head
-    planes = len(attention.rotary)
-    return [c for i in range(planes) for c in (i, planes + i)] + list(
-        range(2 * planes, attention.D)
-    )
+def _stored_coordinates(attention) -> Int[Tensor, "D"]:
+    """Where the file has each coordinate of a query or key head."""
+    turned = 2 * len(attention.rotary)
+    pairs = rearrange(torch.arange(turned), "(half plane) -> (plane half)", half=2)
+    return torch.cat((pairs, torch.arange(turned, attention.D)))
 
 
-def _reordered(attention, name, view, order):
-    return (
-        view.index_select(-1 if name[0] == "b" else -2, torch.tensor(order))
-        if name[2:] in ("Q", "K")
-        else view.clone()
-    )
+COORDINATES = {"W_Q": -2, "W_K": -2, "b_Q": -1, "b_K": -1}  # the axis of those that may turn
+
+
+def _reordered(name, view, order):
+    return view.index_select(COORDINATES[name], order) if name in COORDINATES else view.clone()

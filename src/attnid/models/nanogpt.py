@@ -1,52 +1,87 @@
 """Checkpoints that people have, read as data: no code in a file is run."""
 
 import os
+import re
+from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
 import torch
 
 from ..checks import require, require_finite
 from ..network.gpt import GPT, GPTConfig
 from .layouts import FLOATS
 
-PREFIX = "_orig_mod."  # what torch.compile puts before every name
+# what torch.compile and DistributedDataParallel put before every name, in either order
+PREFIX = re.compile(r"^((_orig_mod|module)\.)+")
 MASKS = (
     ".attn.bias",
     ".attn.masked_bias",
 )  # causal masks, which older versions of nanoGPT saved as buffers
+TOKENS, HEAD = "transformer.wte.weight", "lm_head.weight"  # one tensor, which files may hold once
+
+# numbers of NumPy, such as a best_val_loss, by the names that its versions give them; none of these runs code of a file
+_scalar = np.float64(0).__reduce__()[0]
+NUMBERS = [
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("float64", "float32", "float16", "int64", "int32", "bool")),
+    (_scalar, "numpy.core.multiarray.scalar"),
+    (_scalar, "numpy._core.multiarray.scalar"),
+]
+
+
+@dataclass
+class SavedGPT:
+    """A checkpoint of nanoGPT's train.py, checked. content: all that it holds. config: the model's sizes. stored: the name of each
+    tensor in nanoGPT's model -> its name in the file, which may have prefixes. weights: the model's state, by nanoGPT's names."""
+
+    content: dict
+    config: GPTConfig
+    stored: dict
+    weights: dict
 
 
 def load_nanogpt(path):
     """The model in a checkpoint that nanoGPT's train.py saved (ckpt.pt), on the CPU and in evaluation mode.
 
+    Names may have the prefixes of torch.compile and DistributedDataParallel, and the tied output map may be left out.
     FileNotFoundError when there is no such file. ValueError naming the path and what is wrong: not a checkpoint, an impossible
     size, a parameter that is missing, unknown, there twice, of another shape, no real tensor or not finite, or an output map
     that is not tied to the token embedding. The file is read as data only: pickled code in it is refused.
     """
+    saved = read_nanogpt(path)
+    model = GPT(saved.config)
+    model.load_state_dict(saved.weights)
+    return model.eval()
+
+
+def read_nanogpt(path):
+    """The checkpoint that nanoGPT's train.py saved at a path, on the CPU, as a SavedGPT. Errors as for load_nanogpt."""
     require(isinstance(path, (str, os.PathLike)), "path", path, "must be a string or a path")
-    checkpoint = read_checkpoint(path)
+    content = _read_content(path)
     try:
         for key in ("model", "model_args"):
             require(
-                isinstance(checkpoint, dict) and isinstance(checkpoint.get(key), dict),
+                isinstance(content, dict) and isinstance(content.get(key), dict),
                 "checkpoint",
                 key,
                 "is not a dict in it",
             )
-        weights = _unprefixed(checkpoint["model"])
-        config = _nanogpt_config(checkpoint["model_args"], weights)
+        stored = _unprefixed(content["model"])
+        weights = {n: content["model"][s] for n, s in stored.items() if not n.endswith(MASKS)}
+        if TOKENS in weights:
+            weights.setdefault(HEAD, weights[TOKENS])
+        config = _nanogpt_config(content["model_args"], weights)
         _check_weights(config, weights)
     except ValueError as error:
         raise ValueError(f"path={os.fspath(path)!r}: {error}") from None
-    model = GPT(config)
-    model.load_state_dict(weights)
-    return model.eval()
+    return SavedGPT(content, config, stored, weights)
 
 
-def read_checkpoint(path):
-    """What a checkpoint file holds: plain values and tensors, on the CPU. Errors as for load_nanogpt."""
+def _read_content(path):
+    """What a checkpoint file holds: plain values and tensors, on the CPU."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb") as file, torch.serialization.safe_globals(NUMBERS):
             return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
@@ -56,19 +91,16 @@ def read_checkpoint(path):
 
 
 def _unprefixed(saved):
-    weights = {}
-    for name, weight in saved.items():
+    """Name without prefixes -> name in the file."""
+    stored = {}
+    for name in saved:
         require(isinstance(name, str), "model", name, "is not the name of a parameter")
-        if not name.endswith(MASKS):
-            short = name.removeprefix(PREFIX)
-            require(
-                short not in weights,
-                "model",
-                short,
-                f"is in the checkpoint twice, with {PREFIX!r} before it and without",
-            )
-            weights[short] = weight
-    return weights
+        short = PREFIX.sub("", name)
+        require(
+            short not in stored, "model", short, "is in the checkpoint twice, with other prefixes"
+        )
+        stored[short] = name
+    return stored
 
 
 def _nanogpt_config(args, weights):
@@ -84,7 +116,7 @@ def _nanogpt_config(args, weights):
 
 def _check_weights(config, weights):
     unknown = set(weights)
-    saved_twice = [("lm_head.weight", (config.vocab_size, config.n_embd))]  # the tied weight
+    saved_twice = [(HEAD, (config.vocab_size, config.n_embd))]
     for name, shape in chain(
         config.named_shapes(), saved_twice
     ):  # one by one: the sizes may be absurd
@@ -97,13 +129,8 @@ def _check_weights(config, weights):
         min(unknown, default=None),
         "is in the checkpoint but not in a model of these model_args",
     )
-    tied = torch.equal(weights["lm_head.weight"].float(), weights["transformer.wte.weight"].float())
-    require(
-        tied,
-        "model",
-        "lm_head.weight",
-        "differs from transformer.wte.weight, to which nanoGPT ties it",
-    )
+    tied = torch.equal(weights[HEAD].float(), weights[TOKENS].float())
+    require(tied, "model", HEAD, f"differs from {TOKENS}, to which nanoGPT ties it")
 
 
 def _check_weight(name, weight, shape):

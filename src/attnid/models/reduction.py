@@ -13,14 +13,26 @@ from .layouts import read_layer, write_layer
 # how far outputs may move, relative to the largest of them: what rounding to the file's own numbers costs, with room
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 0.02, torch.bfloat16: 0.1}
 
+# what stays with the new weights, for whoever meets them later
+REMARK = """\
+The attention weights here are those of {name} in {form} form, as `python -m attnid reduce` makes them.
+Outputs are those of the original. The weights are not, so what was made for the original's does not fit these, though it may
+load without a word: adapters (LoRA and its like), differences and averages of models, states of optimizers."""
+ADAPTER = (
+    "{name}: adapters made for the original weights do not fit the reduced ones; it is not copied"
+)
+
 
 def reduce_checkpoint(path, out, *, form="balanced", tolerance=None):
     """Write the model at `path` to `out` in canonical form, each attention layer as `reduce_layer` has it. Returns a report.
 
     The arithmetic is float64, what is written has the dtypes of the file. Each layer's outputs, in float64 at random normal
     tokens, are compared before anything is written: ValueError where one moves by more than `tolerance` (by default that of TOLERANCES
-    for the coarsest dtype of the layer) relative to the layer's largest. Errors as for `open_model`, and ValueError for another
-    form, a tolerance that is not positive, something at `out`, or weights that the dtype cannot hold. The input stays as it is.
+    for the coarsest dtype of the layer) relative to the layer's largest. Errors as for `open_model` and its `write`, and ValueError
+    for another form, a tolerance that is not positive, or weights that the dtype cannot hold. The input stays as it is.
+
+    What was made for the old weights, above all adapters, does not fit the new ones: `warnings` of the report names such files
+    beside the model, which are not copied, and a remark stays with what is written.
     """
     require(form in FORMS, "form", form, f"must be one of {FORMS}")
     require(
@@ -37,7 +49,8 @@ def reduce_checkpoint(path, out, *, form="balanced", tolerance=None):
         changed |= tensors
         layers.append({"layer": number, "kind": kind} | row)
     total = model.architecture.total
-    notes = [*model.architecture.notes, *model.write(out, changed)]
+    remark = REMARK.format(name=model.architecture.name, form=form)
+    notes = [*model.architecture.notes, *model.write(out, changed, remark)]
     return {
         "name": model.architecture.name,
         "model_type": model.architecture.model_type,
@@ -48,6 +61,7 @@ def reduce_checkpoint(path, out, *, form="balanced", tolerance=None):
         "largest_change": max(row["change"] for row in layers),
         "layers": layers,
         "notes": notes,
+        "warnings": [ADAPTER.format(name=name) for name in model.adapters],
     }
 
 

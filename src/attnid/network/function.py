@@ -3,6 +3,8 @@
 import math
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..layer.parameters import check_parameters as parameters_that_fit
@@ -15,7 +17,7 @@ class Network:
     def __init__(self, config):
         self.config, self.model = config, GPT(config).double().eval()
 
-    def __call__(self, parameters, tokens):
+    def __call__(self, parameters, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Log-probabilities (B, T, vocab_size) after each of the tokens (B, T). Differentiable to any order, forwards as well."""
         with sdpa_kernel(SDPBackend.MATH):
             return torch.func.functional_call(self.model, parameters, (tokens,))[0].log_softmax(-1)

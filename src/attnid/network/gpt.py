@@ -8,6 +8,8 @@ import math
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
 
 from ..checks import require, require_finite
 from ..layer.attention import rotate
@@ -161,7 +163,9 @@ def head_weights(model, layer, *, dtype=None):
         }
 
 
-def query_key(model, part="weight", *, gradient=False):
+def query_key(
+    model, part="weight", *, gradient=False
+) -> tuple[Float[Tensor, "layers H D ..."], Float[Tensor, "layers H D ..."]]:
     """Queries' and keys' weights of every head, W_Q and W_K (layers, H, D, E), or with part="bias" their biases (layers, H, D).
 
     Float64 copies on the CPU, of the gradients where `gradient` is set. ValueError for a model without biases.
@@ -172,7 +176,8 @@ def query_key(model, part="weight", *, gradient=False):
     fused = (
         torch.stack([(t.grad if gradient else t).detach()[: 2 * E] for t in tensors]).cpu().double()
     )
-    return fused.view(len(tensors), 2, H, D, *fused.shape[2:]).unbind(1)
+    queries, keys = fused.view(len(tensors), 2, H, D, *fused.shape[2:]).unbind(1)
+    return queries, keys
 
 
 def set_head_weights(model, layer, **weights):

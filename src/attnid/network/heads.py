@@ -5,11 +5,13 @@ directions, which add up.
 """
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ..layer.gauge import product_kernel
 
 
-def pair_family(K, Q):
+def pair_family(K: Float[Tensor, "d a"], Q: Float[Tensor, "d b"]):
     """The directions (dK, dQ) that keep K^T Q, as a number of coefficients and a map from them."""
     d = len(K)
     if d <= min(K.shape[1], Q.shape[1]):

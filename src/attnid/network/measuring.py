@@ -7,6 +7,8 @@ import itertools
 from functools import partial
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from ..layer.measuring import measure, measure_function, refuse_many
 from .configuration import GPTConfig
@@ -14,7 +16,7 @@ from .counting import stream_rank
 from .function import Network, check_parameters, random_parameters
 
 
-def draw(config, number, seed):
+def draw(config, number, seed) -> Int[Tensor, "B T"]:
     """Random token sequences (B, T) of full length, or every one there is where these are not many more."""
     V, T = config.vocab_size, config.block_size
     if V**T <= 2 * number:

@@ -6,6 +6,8 @@ directions, which add up.
 
 import scipy.linalg
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from .weights import centre, split_space
 
@@ -15,7 +17,7 @@ def half(d):
     return d * (d + 1) // 2
 
 
-def symmetric(a, d):
+def symmetric(a: Float[Tensor, "k n"], d) -> Float[Tensor, "k d d"]:
     """M + M^T (k, d, d) for the upper triangular M with entries a (k, d (d + 1) / 2)."""
     M = a.new_zeros(len(a), d, d)
     i, j = torch.triu_indices(d, d)
@@ -23,13 +25,13 @@ def symmetric(a, d):
     return M + M.mT
 
 
-def symmetric_outer(x, y):
+def symmetric_outer(x: Float[Tensor, "m d"], y: Float[Tensor, "m d"]) -> Float[Tensor, "m n"]:
     """Rows such that row i times a is x_i^T symmetric(a) y_i, for x, y (m, d)."""
     i, j = torch.triu_indices(x.shape[1], x.shape[1])
     return x[:, i] * y[:, j] + x[:, j] * y[:, i]
 
 
-def solved(conditions):
+def solved(conditions: Float[Tensor, "m N"]):
     """How many of N numbers are free under m independent linear conditions (m, N), and the map from those to all N."""
     m, N = conditions.shape
     if N <= m:

@@ -5,11 +5,13 @@ where the maps have biases. Directions are found in these coordinates and writte
 """
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 TINY = 1e-9  # relative; singular values below are zero
 
 
-def split_space(rows):
+def split_space(rows: Float[Tensor, "m d"]) -> tuple[Float[Tensor, "d r"], Float[Tensor, "d rest"]]:
     """Orthonormal columns that span the rows (m, d), and columns that span the rest of R^d."""
     rows = torch.linalg.qr(rows, mode="r").R if len(rows) > rows.shape[1] else rows
     _, values, Vh = torch.linalg.svd(rows)
@@ -17,7 +19,7 @@ def split_space(rows):
     return Vh[:rank].T, Vh[rank:].T
 
 
-def centre(W):
+def centre(W: Float[Tensor, "m d"]) -> Float[Tensor, "m d"]:
     """Rows minus their mean: what a softmax over the rows sees of them."""
     return W - W.mean(0)
 
