@@ -9,7 +9,9 @@ import time
 CASES = """sgd, sgd-decay, adamw; rebalanced (adamw whose query and key weights are rebalanced now and then, its state of them
     cleared), cleared (the state alone), moved (the weights alone); adamw with other maps: canonical (layers in canonical form), spent (and a
     wider MLP), factored (query and key maps as products), heads-1, heads-2, heads-8, heads-16, heads-32 (that many heads)"""
-AGAIN = "A run that is done is not run again; one that was stopped goes on from its checkpoint."
+AGAIN = (
+    "A run that is done is not run again; one that was stopped goes on from its last saved state."
+)
 
 
 def count(text):
@@ -103,6 +105,7 @@ def train_or_sweep(arguments):
     """Run what the arguments describe. Returns the exit status."""
     from .training import experiments
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     options = {"device": arguments.device, "compiled": arguments.compile}
     if arguments.command == "train":
         job = experiments.Job(
@@ -231,6 +234,7 @@ def run_benchmarks(arguments):
 
 
 def main():
+    sys.stdout.reconfigure(errors="backslashreplace")  # of a path that it cannot show
     parser = argparse.ArgumentParser(
         prog="python -m attnid", description="Identified Attention, from the command line."
     )
