@@ -243,7 +243,12 @@ def main():
     add_count(commands)
     add_checkpoints(commands)
     bench = commands.add_parser(
-        "bench", help="time the package against the plain ways, and compare peak memory"
+        "bench",
+        help="time the package against the plain ways, and compare peak memory",
+        description="""
+        Measure three things, in about two minutes on two cores: the rank of a layer's Jacobian, against jacrev and matrix_rank, in time
+        and peak memory; the metrics of 36 heads in one batch, against a loop over heads, in time; and the share of a training step that
+        measuring the heads adds. Nothing is written.""",
     )
     sides = bench.add_subparsers(
         dest="side", help=argparse.SUPPRESS

@@ -22,25 +22,13 @@ class Preset:
 
 
 LAPTOP = dict(block_size=64, n_layer=4, n_head=4, n_embd=128)
+SMOKE = dict(block_size=32, n_layer=2, n_head=2, n_embd=16)
+PAPER = dict(block_size=256, n_layer=6, n_head=6, n_embd=384, dropout=0.2)
 PRESETS = {
-    "smoke": Preset(
-        "embedded",
-        dict(block_size=32, n_layer=2, n_head=2, n_embd=16),
-        dict(steps=100, batch_size=8, warmup=10),
-        5,
-        50,
-        20,
-    ),
+    "smoke": Preset("embedded", SMOKE, dict(steps=100, batch_size=8, warmup=10), 5, 50, 20),
     "laptop": Preset("tiny_shakespeare", LAPTOP, dict(steps=2000, batch_size=12)),
-    # of losses alone
-    "comparison": Preset(
-        "tiny_shakespeare", LAPTOP, dict(steps=2000, batch_size=12), measure_every=None
-    ),
-    "paper": Preset(
-        "tiny_shakespeare",
-        dict(block_size=256, n_layer=6, n_head=6, n_embd=384, dropout=0.2),
-        dict(steps=5000, batch_size=64),
-    ),
+    "comparison": Preset("tiny_shakespeare", LAPTOP, dict(steps=2000, batch_size=12), None),
+    "paper": Preset("tiny_shakespeare", PAPER, dict(steps=5000, batch_size=64)),
 }
 
 
@@ -90,11 +78,10 @@ def wider_mlp(sizes):
 
 
 ADAMW = dict(optimizer="adamw", learning_rate=1e-3, weight_decay=0.1)
+SGD = dict(optimizer="sgd", learning_rate=0.25, weight_decay=0.0)
 PAPER_CASES = {
-    "sgd": Case("SGD", dict(optimizer="sgd", learning_rate=0.25, weight_decay=0.0)),
-    "sgd-decay": Case(
-        "SGD with decay", dict(optimizer="sgd", learning_rate=0.25, weight_decay=4e-4)
-    ),
+    "sgd": Case("SGD", SGD),
+    "sgd-decay": Case("SGD with decay", SGD | {"weight_decay": 4e-4}),
     "adamw": Case("AdamW", ADAMW),
     "rebalanced": Case("AdamW, rebalanced", ADAMW, rebalance_model),
     "cleared": Case("AdamW, state cleared", ADAMW, clear_moments),
@@ -105,10 +92,7 @@ CASES = PAPER_CASES | {
     "canonical": UNMEASURED("AdamW, canonical layers", build=canonical_gpt),
     "spent": UNMEASURED("AdamW, canonical layers, wider MLP", build=canonical_gpt, model=wider_mlp),
     "factored": UNMEASURED("AdamW, factored maps", build=factored_gpt),
-    "heads-1": UNMEASURED("AdamW, 1 heads", model={"n_head": 1}),
-    "heads-2": UNMEASURED("AdamW, 2 heads", model={"n_head": 2}),
-    "heads-8": UNMEASURED("AdamW, 8 heads", model={"n_head": 8}),
-    "heads-16": UNMEASURED("AdamW, 16 heads", model={"n_head": 16}),
-    "heads-32": UNMEASURED("AdamW, 32 heads", model={"n_head": 32}),
 }
+for n in (1, 2, 8, 16, 32):
+    CASES[f"heads-{n}"] = UNMEASURED(f"AdamW, {n} heads", model={"n_head": n})
 RATES = (0.5, 0.25, 0.125, 0.0625)  # the paper's sweep, of case "sgd"

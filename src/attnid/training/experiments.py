@@ -59,13 +59,11 @@ def _made(job, path, device, compiled):
     precision, corpus = job.precision or choose_precision(device), load_corpus(preset.corpus)
     settings = job.settings(len(corpus.vocabulary))
     recorder = Recorder(case, preset, corpus, training, provenance(corpus, device, precision))
-    resume = Resume(
-        path.with_name(f"seed-{job.seed}.resume"),
-        carried=recorder,
-        settings={"case": job.case} | {name: settings[name] for name in EVERY},
-    )
+    same = {"case": job.case} | {name: settings[name] for name in EVERY}
+    resume = Resume(path.with_name(f"seed-{job.seed}.resume"), carried=recorder, settings=same)
+    model = case.build(GPTConfig(**settings["model"]), job.seed).to(device)
     history = train(
-        case.build(GPTConfig(**settings["model"]), job.seed).to(device),
+        model,
         corpus,
         training,
         before_step=recorder.before_step,
@@ -74,17 +72,10 @@ def _made(job, path, device, compiled):
         precision=precision,
         compiled=compiled,
     )
-    Record(
-        job.preset,
-        job.case,
-        job.seed,
-        settings,
-        recorder.provenance,
-        np.array(recorder.step),
-        np.array(history["loss"]),
-        recorder.validation,
-        {name: np.array(values) for name, values in recorder.heads.items()},
-    ).write(path)
+    heads = {name: np.array(values) for name, values in recorder.heads.items()}
+    step, loss = np.array(recorder.step), np.array(history["loss"])
+    name, origin = (job.preset, job.case, job.seed), recorder.provenance
+    Record(*name, settings, origin, step, loss, recorder.validation, heads).write(path)
     for leftover in (resume.path, *path.parent.glob(f".seed-{job.seed}.*.tmp")):
         leftover.unlink(missing_ok=True)
     return read_record(path)

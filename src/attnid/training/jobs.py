@@ -13,6 +13,7 @@ from .devices import possible_choices
 from .run import PRECISIONS
 from .settings import TrainingConfig
 
+NAMES = ("preset", "case", "seed")
 EVERY = ("measure_every", "evaluate_every", "move_every")
 PLACE = re.compile(  # of a record
     rf"([^/]+)/([^/]+?)(?:-rate-([^/]+?))?(?:-({'|'.join(PRECISIONS)}))?/seed-(\d+)\.json\.xz"
@@ -39,13 +40,10 @@ class Job:
     precision: str | None = None
 
     def __post_init__(self):
-        for field, known in (
-            ("preset", (*PRESETS,)),
-            ("case", (*CASES,)),
-            ("precision", (None, *PRECISIONS)),
-        ):
+        known = {"preset": [*PRESETS], "case": [*CASES], "precision": [None, *PRECISIONS]}
+        for field, names in known.items():
             value = getattr(self, field)
-            require(value in known, field, value, f"must be one of {known}")
+            require(value in names, field, value, f"must be one of {names}")
         require_size("seed", self.seed, 0)
         self.training()  # an impossible rate is named before any work
         object.__setattr__(self, "seed", int(self.seed))
@@ -95,18 +93,14 @@ class Job:
 
         A title may change. On which device and at which commit it was made is not compared.
         """
-        then, now = (
-            {"preset": run.preset, "case": run.case, "seed": run.seed} for run in (record, self)
-        )
-        origin = record.provenance
-        then |= {"data": origin["data"], "precision": origin["precision"]}
-        choices = (self.precision,) if self.precision else possible_choices(origin["device"])
-        precision = then["precision"] if then["precision"] in choices else choices[0]
+        then, now = ({name: getattr(run, name) for name in NAMES} for run in (record, self))
+        origin, settings = record.provenance, by_name(record.settings)
+        usual = [self.precision] if self.precision else possible_choices(origin["device"])
+        precision = origin["precision"] if origin["precision"] in usual else usual[0]
+        then |= settings | {"data": origin["data"], "precision": origin["precision"]}
+        now |= by_name(self.settings(settings["vocab_size"]))
         now |= {"data": PRESETS[self.preset].corpus, "precision": precision}
-        then |= by_name(record.settings)
-        now |= by_name(self.settings(then["vocab_size"]))
-        other = [
-            f"{name} ({then[name]}, not {now[name]})" for name in now if then[name] != now[name]
-        ]
-        why = f"is of a run with another {', '.join(other)}; move it away, or name another folder"
+        differs = lambda name: f"{name} ({then[name]}, not {now[name]})"
+        other = ", ".join(differs(name) for name in now if then[name] != now[name])
+        why = f"is of a run with another {other}; move it away, or name another folder"
         require(not other, "record", os.fspath(path), why)

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from reprlib import repr as shortened
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,28 +22,20 @@ from .settings import TrainingConfig
 # significant digits that are kept; 4 of other metrics
 DIGITS = {"beta": 7, "joint_beta": 7, "loss": 6, "error": 3}
 
-# what a file must hold, besides numbers
-FIELDS = {
+# what a file must hold, and of which kind
+FIELDS: dict[str, Any] = {
     "preset": str,
     "case": str,
     "seed": int,
-    "settings": {
-        "title": str,
-        "model": GPTConfig,
-        "training": TrainingConfig,
-        **{name: int | None for name in EVERY},
-    },
-    "provenance": {
-        "commit": str | None,
-        **{name: str for name in ("data", "data_sha256", "torch", "device", "precision")},
-        "threads": int,
-        "seconds": int | float,
-    },
     "step": list,
     "loss": list,
-    "validation": {"step": list, "loss": list, "error": list},
     "heads": dict,
 }
+FIELDS["settings"] = {"title": str, "model": GPTConfig, "training": TrainingConfig}
+FIELDS["settings"] |= dict.fromkeys(EVERY, int | None)
+FIELDS["provenance"] = {"commit": str | None, "threads": int, "seconds": int | float}
+FIELDS["provenance"] |= dict.fromkeys(("data", "data_sha256", "torch", "device", "precision"), str)
+FIELDS["validation"] = dict.fromkeys(("step", "loss", "error"), list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +91,7 @@ class Record:
 
     def write(self, path):
         """Write the record as compressed JSON, its measured numbers to a few significant digits."""
-        content = {name: getattr(self, name) for name in FIELDS}
-        content |= {"step": self.step.tolist(), "loss": _rounded("loss", self.loss)}
+        content = vars(self) | {"step": self.step.tolist(), "loss": _rounded("loss", self.loss)}
         for part in ("validation", "heads"):
             content[part] = {name: _rounded(name, values) for name, values in content[part].items()}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -129,10 +121,8 @@ def stack_seeds(records):
     """
     import xarray
 
-    every = [record.dataset() for record in records.values()]
-    return xarray.concat(
-        every, dim="seed", data_vars="all", join="exact", combine_attrs="drop_conflicts"
-    )
+    exactly = {"data_vars": "all", "join": "exact", "combine_attrs": "drop_conflicts"}
+    return xarray.concat([record.dataset() for record in records.values()], "seed", **exactly)
 
 
 # ---- reading
@@ -191,9 +181,8 @@ def _record(content):
     require(evaluations > 0, "validation.step", [], "must have an evaluation")
     shapes = {"step": (measured,), "loss": (training["steps"],), "validation": (evaluations,)}
     shapes["heads"] = (measured, model["n_layer"], model["n_head"])
-    return Record(
-        **content | {name: _numbers(name, content[name], shape) for name, shape in shapes.items()}
-    )
+    arrays = {name: _numbers(name, content[name], shape) for name, shape in shapes.items()}
+    return Record(**content | arrays)
 
 
 def _require(condition, name, value, why):
@@ -237,16 +226,14 @@ def _numbers(name, values, shape):
 
 
 def provenance(corpus, device, precision):
-    """Where a record comes from."""
-    name = (
-        torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
-    )
+    """Where a record comes from: commit, data, versions, the machine's device and its threads."""
+    gpu = torch.device(device).type == "cuda"
     return {
         "commit": commit(),
         "data": corpus.name,
         "data_sha256": corpus.sha256,
         "torch": str(torch.__version__),
-        "device": name,
+        "device": torch.cuda.get_device_name(device) if gpu else str(device),
         "precision": precision,
         "threads": torch.get_num_threads(),
     }

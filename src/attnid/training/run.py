@@ -53,14 +53,12 @@ class Trainer:
     precision is one of PRECISIONS: the format of the products in a step, "float64" that of the model as a whole. compiled
     sends the model through torch.compile. `advance` makes one step; `state_dict` is all that a later `load_state_dict`
     needs to go on with the same numbers, the global generators (which draw the dropout) included. ValueError when
-    the corpus has more characters than the model has tokens, or is not longer than a block, or for another precision.
+    the corpus has more characters than the model has tokens, or for another precision.
     """
 
     def __init__(self, model, corpus, settings, *, precision="float32", compiled=False):
-        needed, size, T = len(corpus.vocabulary), model.config.vocab_size, model.config.block_size
+        needed, size = len(corpus.vocabulary), model.config.vocab_size
         require(needed <= size, "vocab_size", size, f"{corpus.name} needs {needed}")
-        n, why = len(corpus.train), f"must be more tokens than block_size={T}"
-        require(n > T, "tokens", n, why)
         require(precision in PRECISIONS, "precision", precision, f"must be one of {PRECISIONS}")
         self.model = model.double() if precision == "float64" else model
         self.corpus, self.settings, self.precision = corpus, settings, precision
@@ -73,7 +71,7 @@ class Trainer:
     def advance(self):
         """One step: the loss of its batch before it, in nats per token. The gradients, clipped, stay in place.
 
-        ArithmeticError for a loss that is not finite, before a weight moves.
+        ArithmeticError for a loss that is not finite, before a weight moves; ValueError for a corpus that is not longer than a block.
         """
         settings, device, T = self.settings, _device(self.model), self.model.config.block_size
         for group in self.optimizer.param_groups:
