@@ -28,7 +28,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # A canonical factorisation
 #
-# *Assumed: {doc}`chapter 1 <01_what_is_identified>`, the invariance of {prf:ref}`lem-invariance`, and the singular value decomposition.*
+# *Assumed: {doc}`chapter 1 <01_what_is_identified>`, {prf:ref}`lem-invariance`, {prf:ref}`prop-orbit`, and the singular value decomposition.*
 #
 # *In the ledger:* {ref}`Lemma 4.2 <ledger-lemma-4-2>`, {ref}`section 4.3 <ledger-sec-4-3>`.
 #

@@ -83,7 +83,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:corollary} One up, one down (paper: Corollary 4.5)
 # :label: cor-straight-line
 #
-# $(W_Q, -W_K)$ is null. It is the direction $T = I$, which is $S = \Sigma_K U_K^\top U_Q \Sigma_Q$.
+# $(W_Q, -W_K)$ is null. It is the direction $T = I$, which under the conditions of part 2 is $S = \Sigma_K U_K^\top U_Q \Sigma_Q$.
 # ```
 
 # %% [markdown]
@@ -92,14 +92,14 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proposition} The second order (paper: after Corollary 4.5)
 # :label: prop-second-order
 #
-# Let $W_Q$ and $W_K$ have rank $D \le E$, $(\delta W_Q, \delta W_K) = (T W_Q, -T^\top W_K)$ and $t \in \mathbb{R}$.
+# Let $(\delta W_Q, \delta W_K) = (T W_Q, -T^\top W_K)$ and $t \in \mathbb{R}$.
 #
 # 1. Along the straight line the score product changes by exactly
 #
 #    $$
 #    (W_K + t\, \delta W_K)^\top (W_Q + t\, \delta W_Q) - W_K^\top W_Q \;=\; t^2\, \delta W_K^\top\, \delta W_Q \;=\; -\,t^2\; W_K^\top T^2\, W_Q .
 #    $$
-# 2. It stays the same all along the line if and only if $T^2 = 0$.
+# 2. For $W_Q$ and $W_K$ of rank $D \le E$ it stays the same all along the line if and only if $T^2 = 0$.
 # 3. Along the curve $(e^{tT} W_Q,\, e^{-tT^\top} W_K)$, which leaves in the same direction, it does not change at all.
 # ```
 
