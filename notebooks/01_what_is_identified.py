@@ -30,7 +30,8 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # *Assumed: the rank and the null space of a matrix, and what a softmax does. Symbols are those of [](../book/notation.md).*
 #
-# *In the ledger:* {ref}`section 4.1 <ledger-ex-4-1>`.
+# *In the ledger:* {ref}`section 4.1 <ledger-ex-4-1>`, {ref}`what a product loses <ledger-product-loss>`, {ref}`the foundation
+# <ledger-foundation>`.
 #
 # ## The question
 #
@@ -82,11 +83,9 @@ theta = head.random_parameters(seed=0)
 x = normal(6, 8, seed=1)  # L = 6 tokens
 ours = one_head(*(theta[name][0] for name in ("W_Q", "W_K", "W_V", "W_O")), x)
 assert (ours - forward(head, theta, x)).abs().max() < 1e-12
-print(
-    {name: tuple(tensor.shape) for name, tensor in theta.items()},
-    "in all",
-    head.parameters,
-)
+for name, tensor in theta.items():
+    print(name, tuple(tensor.shape))
+print("in all", head.parameters)
 
 # %% [markdown]
 # ## The claim
@@ -106,20 +105,22 @@ print(
 # \frac{d}{dt}\, f_{\theta + t \delta}(X) \Big|_{t = 0} = 0 \qquad \text{for every input } X \text{ of every length.}
 # $$
 #
-# These directions form a linear space $N(\theta)$. The number of *unidentified parameters* of the layer is $\dim N(\theta)$ at {term}`generic`
-# $\theta$, that is, at all $\theta$ but a set of measure zero. The number of *{term}`identified`* parameters is $P - \dim N(\theta)$, and their
-# *{term}`share`* is this number over $P$.
+# These directions form a linear space $N(\theta)$. If there is a number $n$ with $\dim N(\theta) = n$ at {term}`generic` $\theta$, that is, at
+# all $\theta$ but a set of measure zero, then $n$ parameters of the layer are *unidentified*, $P - n$ are *{term}`identified`*, and their
+# *{term}`share`* is $(P - n) / P$.
 # ```
 #
 # Three remarks on the definition. It counts directions: as a rule no single weight is without effect, but certain joint changes of many
 # weights are. It is a statement about the function and not about data, since it asks for every input. And it can be measured. Stack the
-# derivatives of the outputs at inputs $X_1, \dots, X_n$ into a matrix $J$ with $P$ columns. Its null space contains $N(\theta)$, and each
+# derivatives of the outputs at inputs $X_1, \dots, X_m$ into a matrix $J$ with $P$ columns. Its null space contains $N(\theta)$, and each
 # new input either leaves that null space as it is or lowers its dimension; so finitely many inputs suffice. With the
 # {term}`nullity`, the dimension of a null space, then
 #
 # $$
 # \text{unidentified} = \text{nullity of } J, \qquad \text{identified} = \text{rank of } J .
 # $$
+#
+# That there is such a number $n$, and that random weights and random inputs find it, is {prf:ref}`thm-generic` below.
 #
 # ### The smallest example
 #
@@ -147,6 +148,20 @@ print(
 #
 # The outputs of one head depend on its weights only through $M = W_K^\top W_Q$ and $N = W_O W_V$. If $N \neq 0$, a direction is
 # unidentified exactly when it keeps both $M$ and $N$ to first order.
+# ```
+#
+# ```{prf:lemma} What a product loses
+# :label: lem-what-a-product-loses
+#
+# Let $A \in \mathbb{F}^{d \times a}$ and $B \in \mathbb{F}^{d \times b}$ have ranks $p$ and $q$, where $\mathbb{F}$ is $\mathbb{R}$ or
+# $\mathbb{C}$. The pairs $(\delta A, \delta B)$ that keep $A^\top B$ to first order, $\delta A^\top B + A^\top \delta B = 0$, form a space of
+# dimension
+#
+# $$
+# d\,(a + b) - (q a + p b - p q) .
+# $$
+#
+# Over $\mathbb{C}$ those that keep $A^* B$, with the conjugate transpose, form a real space of twice this dimension.
 # ```
 #
 # ```{prf:proposition} How many numbers a product loses
@@ -184,13 +199,19 @@ print(
 # ```
 #
 # ```{prf:proof}
-# (of {prf:ref}`prop-count-r`) The derivative sends $(\delta W_Q, \delta W_K)$ to $W_K^\top \delta W_Q + \delta W_K^\top W_Q$. The first
-# term runs over all $E \times E$ matrices whose columns lie in the row space of $W_K$; the second over all whose rows lie in the row space
-# of $W_Q$. Both spaces have dimension $r$. Choose an orthonormal basis of $\mathbb{R}^E$ that starts with the first space for the rows of
-# our $E \times E$ matrices, and one that starts with the second for their columns. In these bases the sums of both terms are exactly the
-# matrices whose lower right block, of size $(E - r) \times (E - r)$, is zero. They have $E^2 - (E - r)^2 = r (2E - r)$ free entries, which
-# is the rank. By {prf:ref}`lem-two-products` the unidentified directions in $(W_Q, W_K)$ are the null space, of dimension $2DE - r(2E -
-# r)$.
+# (of {prf:ref}`lem-what-a-product-loses`) Write $Y = \delta A^\top$. The change $Y B + A^\top \delta B$ is linear in $(Y, \delta B)$. Its first
+# term runs over all $a \times b$ matrices whose rows lie in the row space of $B$, of dimension $q$; its second over all whose columns lie in
+# the column space of $A^\top$, of dimension $p$. Choose a basis of $\mathbb{F}^a$ that starts with one of the second space, and a basis of
+# $\mathbb{F}^b$ that starts with one of the first. Written in them the sums of both terms are exactly the matrices whose lower right block,
+# of size $(a - p) \times (b - q)$, is zero. They have $ab - (a - p)(b - q) = qa + pb - pq$ free entries. This is the rank of the change, as a
+# map from a space of dimension $d(a + b)$, and what is left is its nullity. With $Y = \delta A^*$ the same holds for $A^* B$, and
+# $\delta A \mapsto \delta A^*$ keeps real dimensions.
+# ```
+#
+# ```{prf:proof}
+# (of {prf:ref}`prop-count-r`) Take $A = W_K$ and $B = W_Q$ in {prf:ref}`lem-what-a-product-loses`, so $d = D$, $a = b = E$ and $p = q = r$: the
+# rank is $rE + rE - r^2 = r(2E - r)$. By {prf:ref}`lem-two-products` the unidentified directions in $(W_Q, W_K)$ are the null space, of
+# dimension $2DE - r(2E - r)$.
 # ```
 #
 # For $D \le E$ the product $M$ is a matrix of rank $D$, and $D(2E - D)$ is the dimension of the set of all $E \times E$ matrices of rank
@@ -212,10 +233,8 @@ assert (other["W_Q"] - one["W_Q"]).abs().max() > 0.1
 assert (forward(thin, one, x) - forward(thin, other, x)).abs().max() < 1e-12
 
 # %% [markdown]
-# The derivative of $\omega$ is the row $(W_K^\top, W_Q^\top)$ of length $2D$. It has rank one, so $2D - 1 = 9$ directions are
-# left. A count of $D^2 = 25$ is out of the question: there are only ten numbers.
-#
-# The product map of {prf:ref}`prop-count-r` and its {term}`Jacobian`, a matrix of $E^2$ rows and $2DE$ columns:
+# The product map of {prf:ref}`prop-count-r` and its {term}`Jacobian`, a matrix of $E^2$ rows and $2DE$ columns. Here $E = 1$, and it is the
+# row $(W_K^\top, W_Q^\top)$.
 
 
 # %%
@@ -225,38 +244,37 @@ def product(W_Q, W_K):
 
 def product_jacobian(W_Q, W_K):
     blocks = torch.func.jacrev(product, argnums=(0, 1))(W_Q, W_K)
-    return torch.cat(
-        [block.flatten(2).flatten(0, 1) for block in blocks], 1
-    )  # (E E, 2 D E)
+    rows = [block.flatten(2).flatten(0, 1) for block in blocks]
+    return torch.cat(rows, 1)  # (E E, 2 D E)
 
 
-J_omega = product_jacobian(one["W_Q"][0], one["W_K"][0])
-assert torch.equal(J_omega, torch.cat((one["W_K"], one["W_Q"]), 1).flatten()[None])
-assert 2 * D - rank(J_omega) == 2 * D - 1 < 2 * D < D**2
+row = product_jacobian(one["W_Q"][0], one["W_K"][0])
+assert torch.equal(row, torch.cat((one["W_K"], one["W_Q"]), 1).flatten()[None])
 
 # %% [markdown]
 # ## The check
 #
-# The book counts everything in three ways that do not know of one another.
+# The book counts everything in these ways.
 #
 # 1. **Formula.** `count` adds up closed forms, such as that of {prf:ref}`prop-count-r`, from the description of a layer.
 # 2. **Rank.** `measure` draws random weights and enough random sequences, differentiates the outputs in all parameters, and counts singular
-#    values. It knows of no symmetry.
-# 3. **{term}`Generators <generator>`.** `generators` writes directions down explicitly. That each of them is unidentified and that they are independent shows
-#    that there are at least so many.
+#    values. It bounds the count from above, since sequences that were not drawn can only show more. It knows of no symmetry, and of
+#    nothing that the other ways know.
+# 3. **{term}`Generators <generator>`.** `generators` writes directions down. Each is tried on the outputs, and then all are tried for
+#    independence: this bounds the count from below. The list of what to write down is that of `count`, and both read off a layer's rotations
+#    and norms by the same code. A symmetry that the formula forgets the generators forget with it, and only the rank can say so.
+# 4. **Exact rank.** `exact_nullity` is a rank without rounding, of what a lemma says that the outputs see: here the products of
+#    {prf:ref}`lem-two-products`. It knows of no symmetry either, and holds given the lemma.
 #
-# For the head above, with $E = 8$ and $D = C = 3$, each product loses $3^2 = 9$:
+# So where the second and the third way meet, the number between them is certain, up to rounding. For the head above, with $E = 8$ and
+# $D = C = 3$, each product loses $3^2 = 9$:
 
 # %%
 formula, measured = count(head), measure(head)
-print(formula.terms, "-> unidentified", formula.unidentified, "of", formula.parameters)
+print(formula.terms, "unidentified", formula.unidentified, "of", formula.parameters)
 print("rank", measured.rank, "nullity", measured.nullity)
 assert formula.terms == {"value-output maps": 9, "query-key maps": 9}
-assert (
-    (measured.rank, measured.nullity)
-    == (formula.identified, formula.unidentified)
-    == (78, 18)
-)
+assert (measured.rank, measured.nullity) == (formula.identified, 18) == (78, 18)
 
 # %% [markdown]
 # For the third way we differentiate `forward` ourselves, at sequences of our own, and let the Jacobian act on the generators. Directions
@@ -266,9 +284,8 @@ assert (
 # %%
 def jacobian(attention, theta, x):
     blocks = torch.func.jacrev(lambda p: forward(attention, p, x))(theta)
-    return torch.cat(
-        [blocks[name].flatten(0, x.ndim - 1).flatten(1) for name in attention.shapes], 1
-    )
+    rows = {name: block.flatten(0, x.ndim - 1) for name, block in blocks.items()}
+    return as_rows(attention, rows)  # (outputs, parameters)
 
 
 def as_rows(attention, directions):
@@ -296,6 +313,55 @@ print("gap above 1e10:", measured.gap > 1e10)
 figures.cliff(measured.spectrum, measured.rank)
 
 # %% [markdown]
+# {prf:ref}`lem-what-a-product-loses` next, over both fields and for both transposes. A complex matrix is two real ones, so we differentiate
+# in real numbers and read real dimensions, for four pairs of ranks with $d = 4$, $a = 5$, $b = 3$.
+
+
+# %%
+def complex_normal(*shape, seed):
+    return torch.view_as_complex(normal(*shape, 2, seed=seed))
+
+
+def real_nullity(change, *shapes):
+    """The real dimension of what a linear map sends to zero."""
+    start = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+    blocks = torch.func.jacrev(change, argnums=tuple(range(len(shapes))))(*start)
+    J = torch.cat([block.flatten(-len(shapes[0])) for block in blocks], -1)
+    return J.shape[-1] - rank(J.flatten(0, -2))
+
+
+def kept(A, B, star=lambda W: W.mT):
+    """How many directions (dA, dB) keep star(A) B to first order."""
+    if not A.is_complex():
+        change = lambda dA, dB: star(dA) @ B + star(A) @ dB
+        return real_nullity(change, A.shape, B.shape)
+    whole, parts = torch.view_as_complex, torch.view_as_real
+    change = lambda dA, dB: parts(star(whole(dA)) @ B + star(A) @ whole(dB))
+    return real_nullity(change, (*A.shape, 2), (*B.shape, 2))
+
+
+# %%
+d, a, b = 4, 5, 3
+ranks = ((4, 3), (2, 3), (1, 2), (3, 1))
+
+
+def pairs(draw):
+    """A (d, a) and B (d, b) of each pair of ranks."""
+    for p, q in ranks:
+        A = draw(d, p, seed=21) @ draw(p, a, seed=22)
+        yield A, draw(d, q, seed=23) @ draw(q, b, seed=24)
+
+
+conjugate = lambda W: W.mH
+check(
+    "product-loss",
+    formula=[d * (a + b) - (q * a + p * b - p * q) for p, q in ranks],
+    real=[kept(A, B) for A, B in pairs(normal)],
+    complex=[kept(A, B) for A, B in pairs(complex_normal)],
+    conjugate=[kept(A, B, conjugate) for A, B in pairs(complex_normal)],
+)
+
+# %% [markdown]
 # Now {prf:ref}`prop-count-r` on a grid of sizes, wide and narrow heads alike: its formula against the rank of the explicit Jacobian of the
 # product, `count`, and `measure`. The measured null space covers all parameters; by {prf:ref}`lem-two-products` its
 # part in $W_Q$ and $W_K$ has the dimension we want.
@@ -312,35 +378,35 @@ def measured_lost(attention):
     return rank(torch.cat((null["W_Q"].flatten(1), null["W_K"].flatten(1)), 1))
 
 
-counts = {E: ([lost(D, E) for D in range(1, 9)], []) for E in (1, 2, 4)}
-for E, (formulas, measurements) in counts.items():
-    for D in range(1, 9):
-        layer = Attention(E, 1, head_dim=D, value_dim=1)
-        W_Q, W_K = (layer.random_parameters(seed=D)[name][0] for name in ("W_Q", "W_K"))
-        assert (
-            2 * D * E - rank(product_jacobian(W_Q, W_K))
-            == lost(D, E)
-            == count(layer).terms["query-key maps"]
-        )
-        measurements.append(measured_lost(layer))
-    assert measurements == formulas
-    print(f"E = {E}:", formulas)
+def product_lost(attention, seed):
+    drawn = attention.random_parameters(seed=seed)
+    J = product_jacobian(drawn["W_Q"][0], drawn["W_K"][0])
+    return J.shape[1] - rank(J)
+
+
+# %%
+widths, counts = range(1, 9), {}
+for E in (1, 2, 4):
+    layers = [Attention(E, 1, head_dim=D, value_dim=1) for D in widths]
+    counts[E] = [lost(D, E) for D in widths], [measured_lost(a) for a in layers]
+    assert counts[E][0] == [count(layer).terms["query-key maps"] for layer in layers]
+    assert counts[E][0] == [product_lost(a, seed=a.D) for a in layers] == counts[E][1]
+    check("product-loss", **{f"E{E}": counts[E][1]})
 
 # %% [markdown]
 # The first line of the grid holds {prf:ref}`ex-inner-product`, which the paper counts in words. Its row in the ledger asks for the count of
-# whole layers, which loses one number in $W_O W_V$ besides, by every way there is. Two of them are functions of the package that we have
-# not met. `independent_directions` does for any layer what we did with $G$ above. `exact_nullity` is the rank again, without
-# rounding: weights and inputs are random integers, and arithmetic is modulo a prime. `check` compares what each way finds
+# whole layers, which loses one number in $W_O W_V$ besides, by every way there is. `independent_directions` does for any layer what we did
+# with $G$ above, and `exact_nullity` takes random integers for weights and reckons modulo a prime. `check` compares what each way finds
 # with the {doc}`ledger <../book/ledger>`, complains if anything differs, and prints the agreement in a line.
 
 # %%
-thins = [Attention(1, 1, head_dim=D, value_dim=1) for D in (1, 3, 5)]
+thins = [Attention(1, 1, head_dim=n, value_dim=1) for n in (1, 3, 5)]
 check(
     "ex-4.1",
-    formula=[count(layer).unidentified for layer in thins],
-    measured=[measure(layer).nullity for layer in thins],
-    generators=[independent_directions(layer) for layer in thins],
-    exact=[exact_nullity(layer) for layer in thins],
+    formula=[count(thin).unidentified for thin in thins],
+    measured=[measure(thin).nullity for thin in thins],
+    generators=[independent_directions(thin) for thin in thins],
+    exact=[exact_nullity(thin) for thin in thins],
 )
 
 # %% [markdown]
@@ -354,14 +420,14 @@ base, x = tiny.random_parameters(seed=6), normal(16, 6, 1, seed=7)
 
 def loss(w_Q, w_K):
     weights = lambda q, k: base | {"W_Q": q.view(1, 1, 1), "W_K": k.view(1, 1, 1)}
-    target = forward(tiny, weights(torch.ones(1).double(), torch.ones(1).double()), x)
+    one = torch.ones(1, dtype=torch.float64)
+    target = forward(tiny, weights(one, one), x)
     return (forward(tiny, weights(w_Q, w_K), x) - target).square().mean()
 
 
 w = torch.linspace(-3, 3, 121, dtype=torch.float64)
-losses = torch.func.vmap(torch.func.vmap(loss, in_dims=(0, None)), in_dims=(None, 0))(
-    w, w
-)  # rows: w_K, columns: w_Q
+row = torch.func.vmap(loss, in_dims=(0, None))
+losses = torch.func.vmap(row, in_dims=(None, 0))(w, w)  # rows: w_K, columns: w_Q
 
 # %% [markdown]
 # The level sets are the hyperbolas $W_K W_Q = \omega$. Along each the loss is constant to rounding, and the {term}`null direction`
@@ -384,6 +450,95 @@ figures.hyperbolas_and_counts(w, losses.sqrt(), 1.0, counts)
 # will ever prefer one of its points to another. On its right the count bends at $D = E$. Up to there the product $M$ gains rank with each
 # new row of $W_Q$ and $W_K$. From there on $M$ has all the rank it can have, and all $2E$ numbers of a new pair of rows are {term}`idle`.
 #
+# ## The foundation
+#
+# Every number above was found at one random $\theta$ and finitely many random inputs, and was then said of the layer. This section shows
+# why that may be done, what a count to first order says of finite changes, and where both fail.
+#
+# A function is *real-analytic* if near each point it is the sum of a power series. Polynomials, $\exp$ and $\tanh$ are, and so is what sums,
+# products, compositions and quotients without a zero below make of them. So the outputs of a layer are real-analytic in $\theta$
+# and $X$ together, on all of $\mathbb{R}^P \times \mathbb{R}^{E \times L}$, when queries and keys are not divided by their norms: scores are
+# polynomials, or a $\tanh$ of them, and a softmax divides by a sum of exponentials. What we need of such a function is that on a connected
+# open set it is zero everywhere, or only on a closed set of measure zero. (On a line its zeros are isolated unless it is zero throughout;
+# Fubini's theorem goes from there to more variables, one by one.)
+#
+# ```{prf:theorem} One count for almost all weights
+# :label: thm-generic
+#
+# Let $f_\theta(X)$ be real-analytic in $\theta \in \mathbb{R}^P$ and $X \in \mathbb{R}^{E \times L}$ together, for every length $L$, and let $r$
+# be the largest value of $P - \dim N(\theta)$.
+#
+# 1. $\dim N(\theta) = P - r$ at all $\theta$ but a closed set $Z$ of measure zero.
+# 2. There are $m \le r$ lengths such that, for almost every $\theta$ and almost all inputs $X_1, \dots, X_m$ of these lengths, the null space
+#    of $J$ is $N(\theta)$. At any $\theta$, if the outputs at one further random input do not change along the null space of $J$, then
+#    almost surely those at no input of the same length do.
+# 3. Each $\theta_0 \notin Z$ has a neighbourhood $U$ in which the parameters with the same outputs, $\{\theta \in U : f_\theta = f_{\theta_0}\}$,
+#    are a smooth manifold of dimension $P - r$. Its tangent space at each of its points $\theta$ is $N(\theta)$.
+# ```
+#
+# ```{prf:proof}
+# Let $P - \dim N(\theta^*) = r$. Choose inputs one after another, each of which lowers the nullity of $J$ at $\theta^*$, until the null
+# space is $N(\theta^*)$. There are $m \le r$ of them, $X^*_1, \dots, X^*_m$, and some $r \times r$ minor $g(\theta, X_1, \dots, X_m)$ of $J$ is not zero
+# at $(\theta^*, X^*_1, \dots, X^*_m)$. It is a real-analytic function. Wherever $g \ne 0$, the null space of $J$ has dimension $P - r$ at most;
+# it contains $N(\theta)$, which has dimension $P - r$ at least; so they are equal.
+#
+# *1.* As a function of $\theta$ alone, at the inputs $X^*$, $g$ is zero on a set of measure zero only, and $Z$ lies in that set. $Z$ is closed,
+# for where a minor of size $r$ is not zero, it is not zero nearby.
+#
+# *2.* As a function of all its variables $g$ is zero on a set of measure zero only. By Fubini's theorem almost every $\theta$ has $g \ne 0$ at
+# almost all inputs. For the second statement fix $\theta$ and $J$. The derivatives of $f_\theta(X)$ along a basis of the null space of $J$ are
+# real-analytic in $X$. If one of them is not zero at some $X$ of a length, it is not zero at almost any $X$ of that length.
+#
+# *3.* Choose inputs at which $J$ has rank $r$ at $\theta_0$, and let $F(\theta) = (f_\theta(X_1), \dots, f_\theta(X_m))$, whose derivative is $J$. Near
+# $\theta_0$ the rank of $J$ stays $r$, and its null space is $N(\theta)$. By the constant rank theorem $\{\theta \in U : F(\theta) = F(\theta_0)\}$
+# is, for a suitable $U$, a connected manifold with tangent spaces $N(\theta)$. Along it the outputs at any other input have derivative zero,
+# and so are constant: it is the set of all $\theta \in U$ with $f_\theta = f_{\theta_0}$.
+# ```
+#
+# Part 3 is what makes a count of derivatives a statement about functions: near almost every $\theta$ the idle directions are those of a
+# surface on which nothing changes at all. On $Z$ they need not be. The function $f_\theta(x) = \theta^3 x$ of one parameter has derivative
+# zero at $\theta = 0$, and yet no other $\theta$ gives the same outputs. A head does likewise where $W_Q = W_K = 0$: there all
+# $2DE$ directions in them keep $M$ to first order, and most of them lead away from the function.
+
+# %%
+cube = lambda t: t**3 * normal(4, seed=25)
+slope = lambda t: torch.func.jacrev(cube)(torch.tensor(t).double())[:, None]
+x = normal(8, 6, 8, seed=5)
+silent = theta | {name: torch.zeros_like(theta[name]) for name in ("W_Q", "W_K")}
+check(
+    "foundation",
+    draws=[measure(head, seed=seed).nullity for seed in range(5)],
+    cube=[rank(slope(t)) for t in (0.0, 0.5)],
+    silent=[head.parameters - rank(jacobian(head, p, x)) for p in (silent, theta)],
+)
+
+# %% [markdown]
+# With norms on queries and keys the outputs are real-analytic only where no query and no key is zero. For $D, E \ge 2$ such zeros have
+# codimension two or more. What is left without them is connected, and the theorem holds on it by the same proof. (In part 3 look at the
+# inputs that meet no zero along a path in the manifold, which are almost all.) For $D = 1$ the zeros cut the parameters into pieces, and
+# each piece can have a count of its own. Take $E = 1$ and two heads with $D = C = 1$. A normalised query is the sign of
+# $w_Q x$, so the score of a query at token $x$ with a key at token $y$ is $\epsilon\, \mathrm{sign}(x)\, \mathrm{sign}(y)$ with $\epsilon =
+# \mathrm{sign}(w_Q w_K)$. To first order $w_Q$ and $w_K$ do nothing, and
+#
+# $$
+# f(X) = w_O^1 w_V^1\, g_{\epsilon_1}(X) + w_O^2 w_V^2\, g_{\epsilon_2}(X) ,
+# $$
+#
+# where $g_\epsilon(X)$ is the mean of the tokens under the weights that these scores make. If $\epsilon_1 = \epsilon_2$, the outputs show the sum of
+# the two products, one number of eight, and 7 are unidentified. If not, they show both products: at the tokens $1, -1$ the second output
+# of $g_\epsilon$ is $-\tanh \epsilon$, and the first is 1, so $g_+$ and $g_-$ are independent. Then 6 are unidentified. Both happen on
+# half of all weights, so {prf:ref}`def-unidentified` gives this layer no number, and `count` refuses it.
+
+# %%
+signs = Attention(1, 2, head_dim=1, value_dim=1, qk_norm="head")
+p = {name: part.abs() for name, part in signs.random_parameters(seed=26).items()}
+found = []
+for pair in ((1, 1), (1, -1), (-1, 1), (-1, -1)):  # the signs of the two heads
+    W_K = p["W_K"] * torch.tensor(pair).view(2, 1, 1)
+    found.append(measure(signs, parameters=p | {"W_K": W_K}).nullity)
+check("foundation", signs=found)
+
+# %% [markdown]
 # ## Break it
 #
 # **Change the head.** {prf:ref}`prop-count-r` is about plain heads. A rotation of queries and keys by position ({cite:t}`su2024`) puts
@@ -401,9 +556,8 @@ found = {}
 for name, options in variants.items():
     layer = Attention(4, 1, head_dim=2, value_dim=1, **options)
     assert measure(layer).nullity == count(layer).unidentified
-    found[name] = {
-        term: n for term, n in count(layer).terms.items() if term != "value-output maps"
-    }
+    found[name] = dict(count(layer).terms)
+    assert found[name].pop("value-output maps") == 1
     print(f"{name:>10}: {found[name]}")
 assert found == {
     "plain": {"query-key maps": 4},
@@ -413,8 +567,9 @@ assert found == {
 }
 
 # %% [markdown]
-# **Drop "generic".** Let $W_Q$ have rank 1 where it could have rank 2. The row space of $W_Q$ in the proof shrinks, the block of zeros
-# grows to $(E - 1) \times (E - 2)$, and with $E = 4$ the count rises from 4 to $16 - 10 = 6$ at this point of parameter space.
+# **Drop "generic".** Let $W_Q$ have rank 1 where it could have rank 2. The block of zeros in the proof of
+# {prf:ref}`lem-what-a-product-loses`, with $W_K$ for $A$ and $W_Q$ for $B$, grows to $(E - 2) \times (E - 1)$, and with $E = 4$ the count rises
+# from 4 to $16 - 10 = 6$ at this point of parameter space.
 
 # %%
 layer = Attention(4, 1, head_dim=2, value_dim=1)
@@ -430,9 +585,8 @@ assert measure(layer).nullity == 4 + 1
 
 # %%
 p = layer.random_parameters(seed=11)
-ranks = [
-    rank(jacobian(layer, p, normal(40, length, 4, seed=12))) for length in (1, 2, 6)
-]
+inputs = [normal(40, length, 4, seed=12) for length in (1, 2, 6)]
+ranks = [rank(jacobian(layer, p, x)) for x in inputs]
 print("identified by sequences of length 1, 2, 6:", ranks)
 assert ranks == [7, 19, 19]  # W_O W_V: 4 + 4 - 1; M: 2 (8 - 2) = 12
 
@@ -467,35 +621,33 @@ assert ranks == [7, 19, 19]  # W_O W_V: 4 + 4 - 1; M: 2 (8 - 2) = 12
 W_Q, W_K = normal(3, 1, seed=13), normal(3, 1, seed=14)
 across = lambda v: torch.linalg.svd(v).U[:, 1:].mT  # two rows, orthogonal to v
 zeros = torch.zeros(2, 3, dtype=torch.float64)
+a_rows, b_rows = (across(W_K), zeros), (zeros, across(W_Q))
 basis = torch.cat(
-    (
-        torch.cat((across(W_K), zeros), 1),
-        torch.cat((zeros, across(W_Q)), 1),
-        torch.cat((W_Q, -W_K)).mT,
-    )
+    (torch.cat(a_rows, 1), torch.cat(b_rows, 1), torch.cat((W_Q, -W_K)).mT)
 )
 assert rank(basis) == 5 == lost(3, 1)
 assert (product_jacobian(W_Q, W_K) @ basis.mT).abs().max() < 1e-12
 
 # %% [markdown]
-# **2.** Let $W_Q$ and $W_K$ have any ranks $r_Q$ and $r_K$. What is the dimension of the space of directions that keep $W_K^\top W_Q$ to
-# first order?
+# **2.** Queries may come from tokens in $\mathbb{R}^b$ and keys from others in $\mathbb{R}^a$, as in cross-attention. For $W_Q \in
+# \mathbb{R}^{D \times b}$ and $W_K \in \mathbb{R}^{D \times a}$ of full rank, what does $W_K^\top W_Q$ lose, and which ranks make it lose least?
 #
 # ```{admonition} Answer
 # :class: dropdown
 #
-# The block of zeros in the proof of {prf:ref}`prop-count-r` is $(E - r_K) \times (E - r_Q)$, so the dimension is
-# $2DE - E^2 + (E - r_K)(E - r_Q)$. It is smallest where both ranks are $\min(D, E)$, which is the generic case.
+# {prf:ref}`lem-what-a-product-loses` with $d = D$: for $D \le a, b$ it is $D(a + b) - (Da + Db - D^2) = D^2$ again, whatever $a$ and $b$ are. For
+# $D \ge a, b$ it is $D(a + b) - ab$. Written as $d(a + b) - ab + (a - p)(b - q)$, the loss never rises with $p$ or $q$, so it is
+# least where both are as large as they can be: in the generic case.
 # ```
 
 # %% tags=["hide-cell"]
-D, E = 4, 5
-for r_Q in range(5):
-    for r_K in range(5):
-        W_Q = normal(D, r_Q, seed=15) @ normal(r_Q, E, seed=16)
-        W_K = normal(D, r_K, seed=17) @ normal(r_K, E, seed=18)
-        nullity = 2 * D * E - rank(product_jacobian(W_Q, W_K))
-        assert nullity == 2 * D * E - E**2 + (E - r_K) * (E - r_Q)
+for D, a, b in ((2, 3, 5), (3, 3, 4), (6, 3, 5)):
+    W_Q, W_K = normal(D, b, seed=15), normal(D, a, seed=16)
+    assert kept(W_K, W_Q) == (D**2 if D <= min(a, b) else D * (a + b) - a * b)
+A, B = normal(4, 5, seed=17), normal(4, 2, seed=18) @ normal(2, 3, seed=19)
+cut = lambda W, k: normal(4, k, seed=20) @ normal(k, W.shape[1], seed=21)  # rank k
+falls = [kept(cut(A, k), B) for k in (1, 2, 3)] + [kept(A, B)]
+assert falls == sorted(falls, reverse=True)
 
 # %% [markdown]
 # **3.** How many sequences of three tokens does it take to identify all that can be identified of a head with $E = 3$ and $D = C = 2$?

@@ -28,7 +28,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # A canonical factorisation
 #
-# *Assumed: {doc}`chapter 1 <01_what_is_identified>`, the invariance of {prf:ref}`lem-invariance`, and the singular value decomposition.*
+# *Assumed: {doc}`chapter 1 <01_what_is_identified>`, {prf:ref}`lem-invariance`, {prf:ref}`prop-orbit`, and the singular value decomposition.*
 #
 # *In the ledger:* {ref}`Lemma 4.2 <ledger-lemma-4-2>`, {ref}`section 4.3 <ledger-sec-4-3>`.
 #
@@ -66,8 +66,8 @@ elif os.path.isdir("../../../notebooks/results"):
 # D + 2 \Big( DE - \frac{D(D + 1)}{2} \Big) = 2DE + D - D(D + 1) = 2DE - D^2 ,
 # $$
 #
-# and near each of them $(\sigma, U_Q, U_K) \mapsto M$ is one-to-one with an injective derivative. So $2DE - D^2$ numbers are identified,
-# and $D^2$ of the $2DE$ are not.
+# and near each of them $(\sigma, U_Q, U_K) \mapsto M$ is one-to-one with an injective derivative. So the products $M$ form a set of this
+# dimension. It is the rank of $(W_Q, W_K) \mapsto M$ at generic weights: $2DE - D^2$ numbers are identified, and $D^2$ of the $2DE$ are not.
 # ```
 #
 # ## Proof
@@ -105,8 +105,15 @@ elif os.path.isdir("../../../notebooks/results"):
 # The diagonal reads $\dot s = 0$. The entries $(i, j)$ and $(j, i)$ read $s_j A_{ij} = s_i B_{ij}$ and $s_i A_{ij} = s_j B_{ij}$. Their
 # determinant $s_i^2 - s_j^2$ is not zero, so $A = B = 0$. What is left of $\dot M = 0$, multiplied by $U_K$ from the left, is
 # $\mathrm{diag}(s)\, \dot U_Q = 0$; so $\dot U_Q = 0$ and likewise $\dot U_K = 0$. That the map is one-to-one near each point is
-# {prf:ref}`lem-canonical`: the other triples with the same $M$ differ by signs or by order, and are far away. Every $M$ of rank $D$ with
-# distinct nonzero singular values comes from such a triple, so these $M$ form a set of dimension $2DE - D^2$.
+# {prf:ref}`lem-canonical`: the other triples with the same $M$ differ by signs, and are far away. Every $M$ of rank $D$ with distinct
+# nonzero singular values comes from such a triple, which up to signs follows $M$ continuously. So these $M$ form a manifold of dimension
+# $2DE - D^2$.
+#
+# *Rank.* A dimension of the set of all $M$ counts what is identified only if it is the rank of $(W_Q, W_K) \mapsto M$. Near a canonical pair the
+# products lie in the manifold, so the rank there is no more than $2DE - D^2$. It is no less, as all of the manifold near by is
+# reached from triples by way of canonical pairs, $(\sigma, U_Q, U_K) \mapsto (\bar W_Q, \bar W_K) \mapsto M$, with an injective derivative. Any other
+# pair with such an $M$ is $(S \bar W_Q, S^{-\top} \bar W_K)$ by {prf:ref}`prop-orbit`, and has the same rank, since this change of the weights is
+# linear, invertible and keeps $M$. Almost all pairs have such an $M$, and their outputs see $M$ by {prf:ref}`lem-two-products`.
 # ```
 #
 # ## The same symbols in code
@@ -115,9 +122,14 @@ elif os.path.isdir("../../../notebooks/results"):
 # positive.
 
 # %%
+import math
+
 import torch
 
-from attnid import Attention, count, figures, measure
+from attnid import Attention, count, exact_nullity, figures
+from attnid import independent_directions, measure
+from attnid.claims import check
+from attnid.tensors import normal, rank, relative_change
 
 
 def fix_signs(sigma, U_Q, U_K):
@@ -152,37 +164,40 @@ def canonical_thin(W_Q, W_K):
     return fix_signs(s.sqrt(), Bh @ Q_Q.mT, A.mT @ Q_K.mT)
 
 
-def apart(ours, theirs):
-    return (ours - theirs).abs().max().item()
-
-
 # %% [markdown]
 # ## The check
 #
-# A head with $E = 12$ and $D = 6$. Both computations agree to $10^{-12}$, the rows are orthonormal, and the product is what it was.
+# A head with $E = 12$ and $D = 6$. Both computations agree, the rows are orthonormal, and the product is what it was.
 
-# %% tags=["claim-lemma-4.2"]
+# %%
 D, E = 6, 12
 head = Attention(E, 1, head_dim=D)
 W_Q, W_K = (head.random_parameters(seed=0)[name][0] for name in ("W_Q", "W_K"))
 sigma, U_Q, U_K = canonical(W_Q, W_K)
 bar_Q, bar_K = sigma[:, None] * U_Q, sigma[:, None] * U_K
-for ours, theirs in zip((sigma, U_Q, U_K), canonical_thin(W_Q, W_K)):
-    assert apart(ours, theirs) < 1e-12
-for U in (U_Q, U_K):
-    assert apart(U @ U.mT, torch.eye(D).double()) < 1e-12
-assert apart(bar_K.mT @ bar_Q, W_K.mT @ W_Q) < 1e-12
+far = lambda ours, theirs: list(map(relative_change, ours, theirs))
+one = torch.eye(D, dtype=torch.float64)
+check(
+    "lemma-4.2",
+    factors=relative_change(bar_K.mT @ bar_Q, W_K.mT @ W_Q),
+    orthonormal=[relative_change(U @ U.mT, one) for U in (U_Q, U_K)],
+    thin=far((sigma, U_Q, U_K), canonical_thin(W_Q, W_K)),
+)
 print("sigma:", [round(value, 2) for value in sigma.tolist()])
 
 # %% [markdown]
 # *It names the class.* Any other pair with the same scores must lead to the same triple. We move the pair by a random nonsingular $S$,
-# whose condition number costs a few digits, and ask for $10^{-9}$.
+# whose condition number costs a few digits. And we make one without an $S$, with an orthonormal basis of the columns of $M$ for keys.
 
 # %%
-S = torch.randn(D, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-moved = canonical(S @ W_Q, torch.linalg.inv(S).mT @ W_K)
-assert apart(S @ W_Q, W_Q) > 1
-assert all(apart(ours, theirs) < 1e-9 for ours, theirs in zip((sigma, U_Q, U_K), moved))
+S = normal(D, D, seed=1)
+moved_Q, moved_K = S @ W_Q, torch.linalg.inv(S).mT @ W_K
+K = torch.linalg.qr(W_K.mT @ W_Q).Q[:, :D].mT
+away = []
+for pair in ((moved_Q, moved_K), (K @ W_K.mT @ W_Q, K)):
+    assert min(far(pair, (W_Q, W_K))) > 0.5
+    away += far(canonical(*pair), (sigma, U_Q, U_K))
+check("lemma-4.2", named=away)
 
 # %% [markdown]
 # *Its {term}`Gram matrices <Gram matrix>`.*
@@ -193,11 +208,8 @@ assert all(apart(ours, theirs) < 1e-9 for ours, theirs in zip((sigma, U_Q, U_K),
 # %%
 as_given = (W_Q @ W_Q.mT, W_K @ W_K.mT, W_K.mT @ W_Q)
 in_form = (bar_Q @ bar_Q.mT, bar_K @ bar_K.mT, bar_K.mT @ bar_Q)
-assert (
-    apart(in_form[0], torch.diag(sigma**2)) < 1e-12
-    and apart(in_form[1], in_form[0]) < 1e-12
-)
-assert apart(as_given[0], as_given[1]) > 0.1 and apart(as_given[2], in_form[2]) < 1e-12
+assert max(far(in_form[:2], 2 * (torch.diag(sigma**2),))) < 1e-12
+assert relative_change(*as_given[:2]) > 0.1
 
 # %% mystnb={"image": {"alt": "Six matrices as coloured squares, in two rows. Above, as given: two different Gram matrices with entries everywhere, and the product. Below, in canonical form: both Gram matrices are the same diagonal with decreasing entries, and the product looks exactly as above."}, "figure": {"caption": "A head with $E = 12$ and $D = 6$, as given and in canonical form (red is positive, blue negative; one scale for the Gram matrices, one for the product). The Gram matrices become one diagonal matrix; the product, which is all that the scores see, stays.", "name": "fig-canonical"}}
 figures.canonical_form(as_given, in_form)
@@ -216,7 +228,7 @@ def unpack(t, D, E):
 def constraints(t, D, E):
     _, U_Q, U_K = unpack(t, D, E)
     return torch.cat(
-        [(U @ U.mT - torch.eye(D).double()).flatten() for U in (U_Q, U_K)]
+        [(U @ U.mT - torch.eye(D, dtype=torch.float64)).flatten() for U in (U_Q, U_K)]
     )  # (2 D D,)
 
 
@@ -225,21 +237,15 @@ def product(t, D, E):
     return (U_K.mT @ torch.diag(sigma**2) @ U_Q).flatten()  # (E E,)
 
 
-def rank(matrix):
-    return int(torch.linalg.matrix_rank(matrix, rtol=1e-10))
-
-
 # %% [markdown]
 # The second way is the rank of the product's derivative along the directions tangent to the manifold, which are the null space of the first
-# Jacobian. Its basis is the last rows of $V^\top$ in a full singular value decomposition.
+# Jacobian: the last rows of $V^\top$ in a full singular value decomposition.
 
 
 # %%
 def tangent_product(t, D, E):
     J_c = torch.func.jacrev(constraints)(t, D, E)
-    tangent = (
-        torch.linalg.svd(J_c).Vh[rank(J_c) :].mT
-    )  # (2 D E + D, dimension), orthonormal columns
+    tangent = torch.linalg.svd(J_c).Vh[rank(J_c) :].mT  # orthonormal columns
     return torch.func.jacrev(product)(t, D, E) @ tangent
 
 
@@ -248,30 +254,47 @@ def pack(sigma, U_Q, U_K):
 
 
 # %% [markdown]
-# The third way leaves the canonical form aside: the rank of $(W_Q, W_K) \mapsto W_K^\top W_Q$ at the pair as given. The fourth looks at the
-# whole layer, with `count` and `measure`. On a small grid all four give $2DE - D^2$.
+# The third way leaves the canonical form aside: the rank of $(W_Q, W_K) \mapsto W_K^\top W_Q$ at the pair as given.
 
 
-# %% tags=["claim-sec-4.3"]
+# %%
 def direct_product(W_Q, W_K):
     blocks = torch.func.jacrev(lambda q, k: k.mT @ q, argnums=(0, 1))(W_Q, W_K)
-    return torch.cat(
-        [block.flatten(2).flatten(0, 1) for block in blocks], 1
-    )  # (E E, 2 D E)
+    rows = [block.flatten(2).flatten(0, 1) for block in blocks]
+    return torch.cat(rows, 1)  # (E E, 2 D E)
 
 
-for D, E in ((1, 1), (1, 4), (2, 2), (2, 5), (3, 4), (4, 7)):
-    layer = Attention(E, 1, head_dim=D, value_dim=1)
+def dimensions(layer, D, E):
+    """The dimension by the constraints, along their tangents, and by the weights."""
     W_Q, W_K = (layer.random_parameters(seed=2)[name][0] for name in ("W_Q", "W_K"))
     t = pack(*canonical(W_Q, W_K))
-    first = 2 * D * E + D - rank(torch.func.jacrev(constraints)(t, D, E))
-    second = rank(tangent_product(t, D, E))
-    third = rank(direct_product(W_Q, W_K))
-    assert first == second == third == 2 * D * E - D**2
-    assert (
-        measure(layer).nullity == count(layer).unidentified == D**2 + 1
-    )  # and 1 for the values
-    print(f"D = {D}, E = {E}: {first} of {2 * D * E}")
+    free = len(t) - rank(torch.func.jacrev(constraints)(t, D, E))
+    return free, rank(tangent_product(t, D, E)), rank(direct_product(W_Q, W_K))
+
+
+sizes = ((1, 1), (1, 4), (2, 2), (2, 5), (3, 4), (4, 7))  # D and E
+layers = [Attention(E, 1, head_dim=D, value_dim=1) for D, E in sizes]
+names = ("constraints", "tangents", "weights")
+columns = zip(*(dimensions(layer, *size) for layer, size in zip(layers, sizes)))
+check("sec-4.3", **dict(zip(names, map(list, columns))))
+
+# %% [markdown]
+# The fourth looks at the whole layer, in all the ways of chapter 1. Its one value loses one number, and the rest is $D^2$.
+
+
+# %%
+def left(unidentified):
+    """What is left of the query and key numbers, for a way of counting."""
+    return [2 * a.D * a.E - (unidentified(a) - 1) for a in layers]
+
+
+check(
+    "sec-4.3",
+    formula=left(lambda a: count(a).unidentified),
+    measured=left(lambda a: measure(a).nullity),
+    generators=left(independent_directions),
+    exact=left(exact_nullity),
+)
 
 # %% [markdown]
 # ## Break it
@@ -283,21 +306,16 @@ for D, E in ((1, 1), (1, 4), (2, 2), (2, 5), (3, 4), (4, 7)):
 
 # %%
 D, E = 4, 7
-_, U_Q, U_K = unpack(t, D, E)  # the last head of the grid
-for sigma, repeats in (
-    ([2.0, 1.5, 1.0, 0.5], 0),
-    ([2.0, 1.0, 1.0, 0.5], 1),
-    ([2.0, 1.0, 1.0, 1.0], 3),
-    ([1.0, 1.0, 1.0, 1.0], 6),
-):
-    sigma = torch.tensor(sigma).double()
-    assert (
-        rank(tangent_product(pack(sigma, U_Q, U_K), D, E)) == 2 * D * E - D**2 - repeats
-    )
-    assert (
-        rank(direct_product(sigma[:, None] * U_Q, sigma[:, None] * U_K))
-        == 2 * D * E - D**2
-    )
+_, U_Q, U_K = canonical(*normal(2, D, E, seed=2))
+strengths = torch.tensor(
+    [[2, 1.5, 1, 0.5], [2, 1, 1, 0.5], [2, 1, 1, 1], [1, 1, 1, 1]], dtype=torch.float64
+)
+factors = lambda sigma: (sigma[:, None] * U_Q, sigma[:, None] * U_K)
+check(
+    "sec-4.3",
+    meeting=[rank(tangent_product(pack(s, U_Q, U_K), D, E)) for s in strengths],
+    meeting_weights=[rank(direct_product(*factors(s))) for s in strengths],
+)
 
 # %% [markdown]
 # That the ambiguity is one common rotation, as {prf:ref}`lem-canonical` says, is seen at once: with $\sigma_2 = \sigma_3$ we turn rows 2
@@ -306,25 +324,21 @@ for sigma, repeats in (
 
 # %%
 def turn(angle):  # rows 2 and 3 of four
-    c, s = torch.tensor(angle).double().cos(), torch.tensor(angle).double().sin()
-    return torch.block_diag(
-        torch.ones(1, 1).double(),
-        torch.stack((c, s, -s, c)).view(2, 2),
-        torch.ones(1, 1).double(),
-    )
+    R = torch.eye(4, dtype=torch.float64)
+    c, s = math.cos(angle), math.sin(angle)
+    R[1:3, 1:3] = torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
+    return R
 
 
-for sigma, by_Q, by_K, same in (
-    ([2.0, 1.0, 1.0, 0.5], 0.8, 0.8, True),
-    ([2.0, 1.0, 1.0, 0.5], 0.8, 0.3, False),
-    ([2.0, 1.5, 1.0, 0.5], 0.8, 0.8, False),
-):
-    sigma = torch.tensor(sigma).double()
-    change = apart(
-        product(pack(sigma, turn(by_Q) @ U_Q, turn(by_K) @ U_K), D, E),
-        product(pack(sigma, U_Q, U_K), D, E),
-    )
-    assert change < 1e-12 if same else change > 0.01
+def change_of_product(sigma, by_Q, by_K):
+    turned = pack(sigma, turn(by_Q) @ U_Q, turn(by_K) @ U_K)
+    as_before = pack(sigma, U_Q, U_K)
+    return relative_change(product(turned, D, E), product(as_before, D, E))
+
+
+assert change_of_product(strengths[1], 0.8, 0.8) < 1e-12
+assert change_of_product(strengths[1], 0.8, 0.3) > 0.01
+assert change_of_product(strengths[0], 0.8, 0.8) > 0.01
 
 # %% [markdown]
 # The failure is not sudden. In {numref}`fig-meeting` two singular values of $M$ approach each other. The least change of $M$ that a unit
@@ -335,12 +349,11 @@ for sigma, by_Q, by_K, same in (
 gaps = torch.logspace(0, -6, 13, dtype=torch.float64) / 4
 least = {"canonical": [], "direct": []}
 for gap in gaps.tolist():
-    sigma = torch.tensor(
-        [4.0, 1 + gap / 2, 1 - gap / 2, 0.25], dtype=torch.float64
-    ).sqrt()
+    values = torch.tensor([4, 1 + gap / 2, 1 - gap / 2, 0.25], dtype=torch.float64)
+    sigma = values.sqrt()
     J = {
         "canonical": tangent_product(pack(sigma, U_Q, U_K), D, E),
-        "direct": direct_product(sigma[:, None] * U_Q, sigma[:, None] * U_K),
+        "direct": direct_product(*factors(sigma)),
     }
     for name in least:
         least[name].append(torch.linalg.svdvals(J[name])[2 * D * E - D**2 - 1].item())
@@ -358,15 +371,15 @@ figures.coordinates_that_fail(gaps, least["canonical"], least["direct"])
 # {prf:ref}`prop-count-r`.
 
 # %%
-for D, E in ((3, 2), (5, 2), (6, 3)):
-    layer, r = Attention(E, 1, head_dim=D, value_dim=1), min(D, E)
-    W_Q, W_K = (layer.random_parameters(seed=4)[name][0] for name in ("W_Q", "W_K"))
-    s = torch.linalg.svdvals(W_K.mT @ W_Q)
-    U, _, Vh = torch.linalg.svd(W_K.mT @ W_Q)
-    t = pack(s.sqrt(), Vh, U.mT)  # r numbers and two r x E factors
-    assert len(s) == r and rank(tangent_product(t, r, E)) == r * (2 * E - r) == E**2
-    assert rank(direct_product(W_Q, W_K)) == E**2 != 2 * D * E - D**2
-    assert measure(layer).nullity - 1 == 2 * D * E - E**2
+wide = []
+for n, r in ((3, 2), (5, 2), (6, 3)):  # D and E
+    W_Q, W_K = normal(2, n, r, seed=4)
+    U, s, Vh = torch.linalg.svd(W_K.mT @ W_Q)
+    small = pack(s.sqrt(), Vh, U.mT)  # r numbers and two r x E factors
+    wide.append([rank(tangent_product(small, r, r)), rank(direct_product(W_Q, W_K))])
+    layer = Attention(r, 1, head_dim=n, value_dim=1)
+    assert 2 * n * r - (measure(layer).nullity - 1) == r**2 != 2 * n * r - n**2
+check("sec-4.3", wide=wide)
 
 # %% [markdown]
 # ## What it means
@@ -391,17 +404,16 @@ for D, E in ((3, 2), (5, 2), (6, 3)):
 # ```
 
 # %%
+printed = []
 for D, E in ((3, 3), (3, 8)):
-    layer = Attention(E, 1, head_dim=D)
-    W_Q, W_K = (layer.random_parameters(seed=5)[name][0] for name in ("W_Q", "W_K"))
+    W_Q, W_K = normal(2, D, E, seed=5)
     M, (sigma, U_Q, U_K) = W_K.mT @ W_Q, canonical(W_Q, W_K)
     swapped = (sigma[:, None] * U_Q).mT @ (sigma[:, None] * U_K)
-    assert apart(swapped, M.mT) < 1e-12 and apart(swapped, M) > 0.1
+    assert relative_change(swapped, M.mT) < 1e-12
     U, s, Vh = torch.linalg.svd(M)
-    by_rows = (
-        Vh.mT[:D].mT @ torch.diag(s[:D]) @ U[:D]
-    )  # the first D rows, to the letter
-    assert min(apart(by_rows, M), apart(by_rows, M.mT)) > 0.1
+    by_rows = Vh.mT[:D].mT @ torch.diag(s[:D]) @ U[:D]  # rows of U and V, to the letter
+    printed += [relative_change(wrong, M) for wrong in (swapped, by_rows, by_rows.mT)]
+check("lemma-4.2", printed=printed)
 
 # %% [markdown]
 # ## Exercises
@@ -421,8 +433,8 @@ for D, E in ((3, 3), (3, 8)):
 # %% tags=["hide-cell"]
 bar_Q, bar_K = sigma[:, None] * U_Q, sigma[:, None] * U_K
 S = bar_Q @ W_Q.mT @ torch.linalg.inv(W_Q @ W_Q.mT)
-assert apart(S @ W_Q, bar_Q) < 1e-12
-assert apart(torch.linalg.inv(S).mT @ W_K, bar_K) < 1e-12
+assert relative_change(S @ W_Q, bar_Q) < 1e-12
+assert relative_change(torch.linalg.inv(S).mT @ W_K, bar_K) < 1e-12
 
 # %% [markdown]
 # **2.** The canonical pair is the smallest of its class: it has the least $\|W_Q\|^2 + \|W_K\|^2$. Show it, and find the other smallest
@@ -442,9 +454,7 @@ size = lambda Q, K: (Q.square().sum() + K.square().sum()).item()
 least_size = 2 * (sigma**2).sum().item()
 assert abs(size(bar_Q, bar_K) - least_size) < 1e-12
 for seed in range(50):
-    S = torch.randn(
-        D, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
+    S = normal(D, D, seed=seed)
     R = torch.linalg.qr(S).Q
     assert size(S @ bar_Q, torch.linalg.inv(S).mT @ bar_K) > least_size + 1e-6
     assert abs(size(R @ bar_Q, R @ bar_K) - least_size) < 1e-12
@@ -464,10 +474,9 @@ for seed in range(50):
 # %% tags=["hide-cell"]
 D, E = 3, 8
 flat = torch.cat((sigma[:-1], torch.zeros(1).double()))
-assert rank(tangent_product(pack(flat, U_Q, U_K), D, E)) == 2 * D * E - D**2 - (
-    2 * (E - D) + 1
-)
-assert rank(direct_product(flat[:, None] * U_Q, flat[:, None] * U_K)) < 2 * D * E - D**2
+full, less = 2 * D * E - D**2, 2 * (E - D) + 1
+assert rank(tangent_product(pack(flat, U_Q, U_K), D, E)) == full - less
+assert rank(direct_product(flat[:, None] * U_Q, flat[:, None] * U_K)) < full
 
 # %% [markdown]
 # Next, {doc}`04_directional_derivatives` finds the $D^2$ lost dimensions a third time, as directions along which the derivative of the
