@@ -214,23 +214,18 @@ turns = torch.tensor([[[1, 0], [0, 1]], [[0, -1], [1, 0]]])  # R^0 and R^1
 
 
 def idle_by_hand(keys, group, turns):  # exact: the rank of a matrix of integers
-    size = Q_hand.numel() + keys.numel()
     rows = []
-    for unit in torch.eye(size, dtype=torch.int64):
-        dQ, dK = unit[:12].view(2, 2, 3), unit[12:].view(-1, 2, 3)
-        change = [
-            keys[g].mT @ R @ dQ[h] + dK[g].mT @ R @ Q_hand[h]
-            for h, g in enumerate(group)
-            for R in turns
-        ]
-        rows.append(torch.stack(change).flatten().tolist())
-    return size - fmpz_mat(rows).rank()
+    for unit in torch.eye(12 + keys.numel(), dtype=torch.int64):
+        dQ, dK = unit[:12].view(2, 1, 2, 3), unit[12:].view(-1, 1, 2, 3)[group]
+        change = keys[group][:, None].mT @ turns @ dQ + dK.mT @ turns @ Q_hand[:, None]
+        rows.append(change.flatten().tolist())
+    return len(rows) - fmpz_mat(rows).rank()
 
 
 hand = Attention(3, 2, 1, head_dim=2, value_dim=1)
 weights = {"W_Q": Q_hand.double(), "W_K": K_hand[:1].double()}
 weights = hand.random_parameters(seed=6) | weights
-cases = ((K_hand, (0, 1), 1), (K_hand[:1], (0, 0), 1), (K_hand[:1], (0, 0), 2))
+cases = ((K_hand, [0, 1], 1), (K_hand[:1], [0, 0], 1), (K_hand[:1], [0, 0], 2))
 check(
     "sec-4.9",
     by_hand=[idle_by_hand(keys, group, turns[:n]) for keys, group, n in cases],
