@@ -28,7 +28,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # Grouped queries
 #
-# *Assumed: {prf:ref}`prop-orbit` (one pair of maps), {prf:ref}`lem-heads-apart` (many heads), and for the second half {doc}`08_rotary_positions`. No biases.*
+# *Assumed: {prf:ref}`prop-orbit` (one pair of maps), {prf:ref}`lem-heads-apart` (many heads), and for rotations {doc}`08_rotary_positions`. No biases, plain softmax.*
 #
 # *In the ledger:* {ref}`section 4.9 <ledger-sec-4-9>`, {ref}`Llama-2-70B <ledger-llama>`.
 #
@@ -50,7 +50,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proposition} Grouped queries (paper: section 4.9, with necessity)
 # :label: prop-groups
 #
-# Let $D \le E$. In each group let the key map $W_K$ have rank $D$, and the stack $[W_Q^1 \cdots W_Q^J] \in \mathbb{R}^{D \times JE}$ of its query maps as well.
+# In each group let the key map $W_K$ have rank $D$, so $D \le E$, and the stack $[W_Q^1 \cdots W_Q^J] \in \mathbb{R}^{D \times JE}$ of its query maps as well.
 #
 # 1. Other weights of the group have the same $J$ products, $W_K'^\top W_Q'^j = W_K^\top W_Q^j$ for all $j$, if and only if
 #
@@ -59,21 +59,22 @@ elif os.path.isdir("../../../notebooks/results"):
 #    $$
 #
 #    with one nonsingular $S \in \mathbb{R}^{D \times D}$ for the whole group. It is unique.
-# 2. At generic weights $G D^2$ of the $(H + G) D E$ query and key weights of the layer are {term}`unidentified`. The identified
+# 2. At {term}`generic` weights $G D^2$ of the $(H + G) D E$ query and key weights of the layer are {term}`unidentified`. The identified
 #    {term}`share` is
 #
 #    $$
 #    1 - \frac{G D}{(H + G) E}, \qquad \text{and} \quad 1 - \frac{1}{H (J + 1)} \quad \text{if } D = E/H .
 #    $$
 #
-# 3. For $C \le E$ the same holds of values and outputs, with $(W_V, W_O^j) \mapsto (S W_V,\; W_O^j S^{-1})$: $G C^2$ of $(H + G) C E$ are unidentified.
+# 3. Let $W_V$ have rank $C$, so $C \le E$, and the stack of the output maps $W_O^j$, one above the other in $\mathbb{R}^{JE \times C}$, as well. Other weights of the group have the same $J$ products $W_O^j W_V$
+#    if and only if they are $(S W_V,\; W_O^j S^{-1})$ with one nonsingular $S$, which is unique. At generic weights $G C^2$ of $(H + G) C E$ are unidentified.
 # ```
 #
 # ```{prf:proposition} Groups with rotary positions (paper: section 4.9)
 # :label: prop-groups-rotary
 #
-# If queries and keys are turned by their positions, then part 1 of {prf:ref}`prop-groups` holds for the products at all offsets with $S$
-# in the {term}`commutant` of $R$, and $G$ times the dimension of the commutant ({prf:ref}`lem-commutant`) query and key weights are
+# Let queries and keys be turned by their positions, attention be causal, and ranks be as in {prf:ref}`prop-groups`. Its part 1 holds for the products at all offsets of a set with two neighbours, with $S$
+# in the {term}`commutant` of $R$. At generic weights $G$ times the dimension of the commutant ({prf:ref}`lem-commutant`) query and key weights are
 # unidentified: $G D$ for distinct frequencies. Values and outputs are not turned and keep their $G C^2$.
 # ```
 #
@@ -94,20 +95,20 @@ elif os.path.isdir("../../../notebooks/results"):
 # \bar W_Q = [W_Q^1 \cdots W_Q^J] \in \mathbb{R}^{D \times JE}, \qquad W_K^\top \bar W_Q = [M^1 \cdots M^J] .
 # $$
 #
-# The $J$ products are one product, of two maps of rank $D$. The proof of {prf:ref}`prop-orbit` never used that $W_Q$ and $W_K$ have equally many columns: $\bar W_Q$ and $\bar W_Q'$ have the row
+# The $J$ products are one product, of two maps of rank $D$. The proof of {prf:ref}`prop-orbit` uses ranks alone, not that $W_Q$ and $W_K$ have equally many columns: $\bar W_Q$ and $\bar W_Q'$ have the row
 # space of $W_K^\top \bar W_Q$, so $\bar W_Q' = S \bar W_Q$ with a unique nonsingular $S$, and cancelling $\bar W_Q$ on the right leaves $W_K'^\top S = W_K^\top$.
 #
-# *2.* By {prf:ref}`lem-heads-apart`, which is about products and does not ask who owns the factors, a direction is unidentified exactly when it keeps all $H$ products $M_h$ and all $N_h$ to first order. Groups share no
+# *2.* By {prf:ref}`lem-heads-apart`, which is about products and does not ask who owns the factors, and whose conditions generic weights meet with shared keys too, a direction is unidentified exactly when it keeps all $H$ products $M_h$ and all $N_h$ to first order. Groups share no
 # weights. In a group the derivative of $W_K^\top \bar W_Q$ runs over all $E \times JE$ matrices with columns in a $D$-dimensional space or rows in one, of dimension $DE + D J E - D^2$, as in the proof of
 # {prf:ref}`prop-count-r`. It has $DE + DJE$ arguments, so its null space has dimension $D^2$. With $D = E/H$ the ratio $G D^2 / ((H + G) D E)$ is
 # $G / ((H + G) H) = 1/((J + 1) H)$.
 #
-# *3.* Stack the output maps one above the other, $\bar W_O \in \mathbb{R}^{JE \times C}$. The products of the group are $\bar W_O W_V$.
+# *3.* With the stack $\bar W_O \in \mathbb{R}^{JE \times C}$ the products of the group are $\bar W_O W_V$: once more one product of maps of rank $C$, with $W_V$ for $\bar W_Q$ and $\bar W_O^\top$ for $W_K$.
 # ```
 #
 # ```{prf:proof}
-# (of {prf:ref}`prop-groups-rotary`) The products at offset $\delta$ are $W_K^\top R_\delta \bar W_Q$. The proof of {prf:ref}`prop-rotary` applies with $\bar W_Q$ for $W_Q$, once {prf:ref}`lem-rotary-outputs` is known for
-# several heads, which is proved there.
+# (of {prf:ref}`prop-groups-rotary`) The products at offset $\delta$ are $W_K^\top R_\delta \bar W_Q$. {prf:ref}`prop-rotary`, which lets queries and keys differ in their number of columns, applies with $\bar W_Q$ for $W_Q$. That the outputs show
+# every product of every head is {prf:ref}`lem-rotary-heads`, which does not ask who owns the factors either.
 # ```
 #
 # ## The same symbols in code
@@ -118,48 +119,22 @@ elif os.path.isdir("../../../notebooks/results"):
 import math
 
 import torch
+from flint import fmpz_mat
 
-from attnid import (
-    Attention,
-    act_query_key,
-    act_value_output,
-    count,
-    figures,
-    forward,
-    generators,
-    measure,
-)
+from attnid import Attention, act_query_key, act_value_output, count, exact_nullity
+from attnid import figures, forward, generators, independent_directions, measure
+from attnid.claims import check
+from attnid.tensors import normal, rank, relative_change
 
 
-def layer(
-    p, x, group
-):  # x: (L, E); group[h] is the key/value head that query head h reads
+def layer(p, x, group):  # x: (L, E); query head h reads key and value head group[h]
     later = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
     y = torch.zeros_like(x)
     for h, g in enumerate(group):
-        s = (
-            (x @ p["W_Q"][h].mT)
-            @ (x @ p["W_K"][g].mT).mT
-            / math.sqrt(p["W_Q"].shape[1])
-        )
-        y = (
-            y
-            + s.masked_fill(later, -torch.inf).softmax(-1)
-            @ x
-            @ p["W_V"][g].mT
-            @ p["W_O"][h].mT
-        )
+        q, k, v = x @ p["W_Q"][h].mT, x @ p["W_K"][g].mT, x @ p["W_V"][g].mT
+        s = (q @ k.mT / math.sqrt(q.shape[1])).masked_fill(later, -torch.inf)
+        y = y + s.softmax(-1) @ v @ p["W_O"][h].mT
     return y
-
-
-def normal(seed, *shape):
-    return torch.randn(
-        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
-
-
-def rank(matrix):
-    return int(torch.linalg.matrix_rank(matrix, rtol=1e-10))
 
 
 # %% [markdown]
@@ -169,7 +144,7 @@ def rank(matrix):
 H, G, D, E = 4, 2, 3, 12
 J = H // G
 grouped = Attention(E, H, G)  # D = C = E // H
-p, x = grouped.random_parameters(seed=1), normal(2, 9, E)
+p, x = grouped.random_parameters(seed=1), normal(9, E, seed=2)
 y = forward(grouped, p, x)
 blocks = [h // J for h in range(H)]
 assert blocks == [0, 0, 1, 1] and (layer(p, x, blocks) - y).abs().max() < 1e-12
@@ -179,22 +154,83 @@ assert blocks == [0, 0, 1, 1] and (layer(p, x, blocks) - y).abs().max() < 1e-12
 # The outputs stay, to $10^{-10}$. With another matrix for each query *head* they cannot: the key map can follow only one of them.
 
 
-# %% tags=["claim-sec-4.9"]
+# %%
 def move(S, T):  # S, T: one matrix for each query head
-    first = [
-        h for h in range(H) if h % J == 0
-    ]  # the head whose matrix the group follows
+    first = list(range(0, H, J))  # the heads whose matrices the groups follow
     W_Q, W_O = S @ p["W_Q"], p["W_O"] @ torch.linalg.inv(T)
     _, W_K = act_query_key(S[first], p["W_Q"][first], p["W_K"])
     W_V, _ = act_value_output(T[first], p["W_V"], p["W_O"][first])
     return {"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": W_O}
 
 
-shared = [normal(seed, G, D, D).repeat_interleave(J, 0) for seed in (3, 4)]
-single = [normal(seed, H, D, D) for seed in (3, 4)]
-assert (move(*shared)["W_Q"] - p["W_Q"]).norm() > p["W_Q"].norm()
-assert (forward(grouped, move(*shared), x) - y).norm() < 1e-10 * y.norm()
-assert (forward(grouped, move(*single), x) - y).norm() > 0.1 * y.norm()
+shared = [normal(G, D, D, seed=seed).repeat_interleave(J, 0) for seed in (3, 4)]
+single = [normal(H, D, D, seed=seed) for seed in (3, 4)]
+assert relative_change(move(*shared)["W_Q"], p["W_Q"]) > 1
+check(
+    "sec-4.9",
+    identity=relative_change(forward(grouped, move(*shared), x), y),
+    one_for_each_head=relative_change(forward(grouped, move(*single), x), y),
+)
+
+# %% [markdown]
+# **And nothing else.** For a trial of "only if" we need weights that were not made by some $S$: take the products of the first group, forget its weights, and make others from a singular value decomposition of the stack
+# $[M^1 \cdots M^J] = U \Sigma V^\top$, namely $W_K' = U^\top$ and $\bar W_Q' = \Sigma V^\top$. Each query head then has a matrix $S = W_Q'^j (W_Q^j)^+$ of its own to read off. It is the same for all, and the keys have followed.
+
+# %%
+W_Q, W_K = p["W_Q"][:J], p["W_K"][0]
+U, s, Vh = torch.linalg.svd(torch.cat([W_K.mT @ W for W in W_Q], 1))  # (E, J E)
+new_K, new_Q = U[:, :D].mT, torch.stack((s[:D, None] * Vh[:D]).split(E, 1))
+S = new_Q @ torch.linalg.pinv(W_Q)  # (J, D, D): one for each head
+assert relative_change(new_Q, W_Q) > 0.5
+pairs = ((S[1], S[0]), (new_Q, S @ W_Q), (new_K, torch.linalg.inv(S[0]).mT @ W_K))
+check("sec-4.9", recovered=max(relative_change(*pair) for pair in pairs))
+
+# %% [markdown]
+# **By hand.** Take the layer that {doc}`chapter 5 <05_many_heads>` works out with a pencil, $E = 3$, $D = 2$, $H = 2$, and let both heads read the keys of the first:
+#
+# $$
+# W_K = \begin{pmatrix} 1 & 1 & 0 \\ 0 & 0 & 1 \end{pmatrix}, \quad
+# W_Q^1 = \begin{pmatrix} 1 & 0 & 1 \\ 0 & 1 & 0 \end{pmatrix}, \quad
+# W_Q^2 = \begin{pmatrix} 0 & 1 & 1 \\ 1 & 0 & 0 \end{pmatrix}, \quad
+# M^1 = \begin{pmatrix} 1 & 0 & 1 \\ 1 & 0 & 1 \\ 0 & 1 & 0 \end{pmatrix}, \quad
+# M^2 = \begin{pmatrix} 0 & 1 & 1 \\ 0 & 1 & 1 \\ 1 & 0 & 0 \end{pmatrix} .
+# $$
+#
+# All ranks are 2. To keep $M^j$ is to move $W_Q^j$ by $T_j W_Q^j$ and $W_K$ by $-T_j^\top W_K$ ({prf:ref}`cor-dimension`). There is one $W_K$, and its rows are independent, so $T_1 = T_2$: 4 idle numbers of 18, where two heads with keys
+# of their own have 8 of 24. One of the four, with $T = \begin{pmatrix} 0 & 1 \\ 0 & 0 \end{pmatrix}$, is
+#
+# $$
+# \delta W_Q^1 = \begin{pmatrix} 0 & 1 & 0 \\ 0 & 0 & 0 \end{pmatrix}, \quad
+# \delta W_Q^2 = \begin{pmatrix} 1 & 0 & 0 \\ 0 & 0 & 0 \end{pmatrix}, \quad
+# \delta W_K = \begin{pmatrix} 0 & 0 & 0 \\ -1 & -1 & 0 \end{pmatrix} .
+# $$
+#
+# If the plane makes a quarter turn at each step, as in {doc}`chapter 8 <08_rotary_positions>`, the four become two. In whole numbers, and by the outputs of a layer with these weights:
+
+# %%
+Q_hand = torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [1, 0, 0]]])
+K_hand = torch.tensor([[[1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 1, 1]]])
+turns = torch.tensor([[[1, 0], [0, 1]], [[0, -1], [1, 0]]])  # R^0 and R^1
+
+
+def idle_by_hand(keys, group, turns):  # exact: the rank of a matrix of integers
+    rows = []
+    for unit in torch.eye(12 + keys.numel(), dtype=torch.int64):
+        dQ, dK = unit[:12].view(2, 1, 2, 3), unit[12:].view(-1, 1, 2, 3)[group]
+        change = keys[group][:, None].mT @ turns @ dQ + dK.mT @ turns @ Q_hand[:, None]
+        rows.append(change.flatten().tolist())
+    return len(rows) - fmpz_mat(rows).rank()
+
+
+hand = Attention(3, 2, 1, head_dim=2, value_dim=1)
+weights = {"W_Q": Q_hand.double(), "W_K": K_hand[:1].double()}
+weights = hand.random_parameters(seed=6) | weights
+cases = ((K_hand, [0, 1], 1), (K_hand[:1], [0, 0], 1), (K_hand[:1], [0, 0], 2))
+check(
+    "sec-4.9",
+    by_hand=[idle_by_hand(keys, group, turns[:n]) for keys, group, n in cases],
+    hand_measured=measure(hand, parameters=weights).nullity - 1,  # one in the values
+)
 
 # %% [markdown]
 # **Who reads whom.** The other natural rule, $h \bmod G$, deals the heads out like cards. With the same weights it makes another function: loading a checkpoint with the wrong rule gives a
@@ -208,24 +244,22 @@ assert (layer(p, x, dealt) - y).norm() > 0.1 * y.norm()
 assert (layer(p, x, dealt) - forward(grouped, sorted_heads, x)).abs().max() < 1e-12
 
 
-def idle(p, group):  # directions in (W_Q, W_K) that keep the products of all heads
-    products = lambda W_Q, W_K: torch.stack(
+# %% [markdown]
+# Directions in $(W_Q, W_K)$ that keep the products of all heads, by either rule:
+
+
+# %%
+def idle(p, group):
+    see = lambda W_Q, W_K: torch.stack(
         [W_K[g].mT @ W_Q[h] for h, g in enumerate(group)]
     )
-    parts = torch.func.jacrev(products, argnums=(0, 1))(p["W_Q"], p["W_K"])
-    return (
-        p["W_Q"].numel()
-        + p["W_K"].numel()
-        - rank(torch.cat([part.flatten(3).flatten(0, 2) for part in parts], 1))
-    )
+    parts = torch.func.jacrev(see, argnums=(0, 1))(p["W_Q"], p["W_K"])
+    J = torch.cat([part.flatten(3).flatten(0, 2) for part in parts], 1)
+    return J.shape[1] - rank(J)
 
 
-assert (
-    idle(p, blocks)
-    == idle(p, dealt)
-    == G * D**2
-    == count(grouped).terms["query-key maps"]
-)
+assert idle(p, blocks) == idle(p, dealt) == G * D**2
+assert count(grouped).terms["query-key maps"] == G * D**2
 
 # %% [markdown]
 # ## The check
@@ -234,47 +268,61 @@ assert (
 # {prf:ref}`prop-groups-rotary`; `measure` takes the rank of the outputs' Jacobian, in all weights at once, and we take the part of its null space in $W_Q$ and $W_K$.
 
 
-# %% tags=["claim-sec-4.9"]
+# %%
 def measured_lost(attention):
     null = measure(attention).null_space
     return rank(torch.cat((null["W_Q"].flatten(1), null["W_K"].flatten(1)), 1))
 
 
-groups, dots = (8, 4, 2, 1), {"plain": [], "rotary": []}
-print("G  J  weights  unidentified  share   with rotation  share")
-for g in groups:
-    weights, row = (8 + g) * 2 * 16, []
-    for name, planes, lost in (("plain", (), g * 2**2), ("rotary", (0.7,), g * 2)):
-        attention = Attention(16, 8, g, value_dim=1, rotary=planes)
-        assert (
-            lost == count(attention).terms["query-key maps"] == measured_lost(attention)
-        )
-        assert count(attention).terms["value-output maps"] == g
-        dots[name].append(lost / weights)
-        row += [lost, 1 - lost / weights]
-    assert abs(row[1] - (1 - 1 / (8 * (8 // g + 1)))) < 1e-12
-    print(
-        f"{g}  {8 // g}  {weights:7}  {row[0]:12}  {row[1]:.4f}  {row[2]:13}  {row[3]:.4f}"
-    )
+groups, kinds = (8, 4, 2, 1), {"plain": (), "rotary": (0.7,)}
+formulas = {"plain": [g * 2**2 for g in groups], "rotary": [g * 2 for g in groups]}
+described = {
+    name: [Attention(16, 8, g, value_dim=1, rotary=planes) for g in groups]
+    for name, planes in kinds.items()
+}
+check(
+    "sec-4.9",
+    table_formula=formulas,
+    table_measured={
+        name: [measured_lost(a) for a in layers] for name, layers in described.items()
+    },
+)
+weights = [(8 + g) * 2 * 16 for g in groups]
+print("G  J  weights  identified share  with rotation")
+for g, n, lost, turned in zip(groups, weights, *formulas.values()):
+    assert abs(lost / n - 1 / (8 * (8 // g + 1))) < 1e-12
+    print(f"{g}  {8 // g}  {n:7}  {1 - lost / n:16.4f}  {1 - turned / n:13.4f}")
 
 # %% [markdown]
 # The share rises from $15/16$ to $71/72$. The generators say the same on the layer above, with $G D^2 = 18$ directions for each
 # {term}`circuit`: we let the Jacobian of our own `layer` act on them.
 
 # %%
-parts = torch.func.jacrev(
-    lambda q: torch.cat([layer(q, z, blocks) for z in normal(5, 4, 9, E)])
-)(p)
+sequences = normal(4, 9, E, seed=5)
+outputs = lambda q: torch.cat([layer(q, z, blocks) for z in sequences])
+parts = torch.func.jacrev(outputs)(p)
 J_rows = torch.cat([parts[name].flatten(2).flatten(0, 1) for name in grouped.shapes], 1)
-made = generators(grouped, p)
 directions = torch.cat(
     [
         torch.cat([part[name].flatten(1) for name in grouped.shapes], 1)
-        for part in made.values()
+        for part in generators(grouped, p).values()
     ]
 )
 assert rank(directions) == len(directions) == 2 * G * D**2 == measure(grouped).nullity
 assert (J_rows @ directions.mT).norm() < 1e-12 * J_rows.norm() * directions.norm()
+
+# %% [markdown]
+# Whole layers, values and outputs included, with two groups, one group, and two groups that turn, by every way there is:
+
+# %%
+wholes = Attention(8, 4, 2), Attention(8, 4, 1), Attention(8, 4, 2, rotary=(0.7,))
+check(
+    "sec-4.9",
+    formula=[count(a).unidentified for a in wholes],
+    measured=[measure(a).nullity for a in wholes],
+    generators=[independent_directions(a) for a in wholes],
+    exact=[exact_nullity(a) for a in wholes],
+)
 
 # %% [markdown]
 # ## Llama-2-70B
@@ -287,7 +335,7 @@ assert (J_rows @ directions.mT).norm() < 1e-12 * J_rows.norm() * directions.norm
 #
 # numbers of each layer are unidentified. Below is the count for this layer and for what it would be without groups, without rotations, or without both.
 
-# %% tags=["claim-llama"]
+# %%
 turning = tuple(1e4 ** (-i / 64) for i in range(64))
 variants = {
     "plain": {},
@@ -295,35 +343,33 @@ variants = {
     "rotary": {"rotary": turning},
     "both\n(Llama 2)": {"kv_heads": 8, "rotary": turning},
 }
-found = {
-    name: count(Attention(8192, 64, **options)) for name, options in variants.items()
-}
+found = {name: count(Attention(8192, 64, **v)) for name, v in variants.items()}
 layers = {
     name: (c.terms["query-key maps"], c.terms["value-output maps"])
     for name, c in found.items()
 }
-assert list(layers.values()) == [
-    (1_048_576, 1_048_576),
-    (131_072, 131_072),
-    (8_192, 1_048_576),
-    (1_024, 131_072),
-]
-llama = found["both\n(Llama 2)"]
-assert llama.parameters == 150_994_944 and llama.unidentified == 132_096
-print(
-    f"one layer: {llama.unidentified:,} of {llama.parameters:,} ({100 * (1 - llama.share):.2f}%)"
-)
+assert layers["plain"] == (1_048_576, 1_048_576)
+assert layers["groups"] == (131_072, 131_072) and layers["rotary"] == (8_192, 1_048_576)
+llama, plain_share = found["both\n(Llama 2)"], found["plain"].share
+check("llama", formula=llama.terms)
+lost, total = llama.unidentified, llama.parameters
+print(f"one layer: {lost:,} of {total:,} ({100 * (1 - llama.share):.2f}%)")
 print(f"80 layers: queries and keys {80 * 1024:,}, values and outputs {80 * 131072:,}")
-print(f"plain layer: {100 * (1 - found['plain'].share):.2f}%")
+print(f"plain layer: {100 * (1 - plain_share):.2f}%")
 
 # %% [markdown]
 # A layer too large to differentiate can be checked on a smaller one of the same make: the same ratio of $H/G = 8$, all planes turning at different rates, narrow heads.
 
-# %% tags=["claim-llama"]
+# %%
 small = Attention(16, 8, 1, 4, 4, rotary=(1.0, 0.01))
 measured = measure(small)
 assert count(small).terms == {"value-output maps": 4**2, "query-key maps": 4}
-assert measured.nullity == count(small).unidentified == 20 and measured.residual < 1e-8
+assert measured.residual < 1e-8
+check(
+    "llama",
+    small_measured=measured.nullity,
+    small_generators=independent_directions(small),
+)
 
 # %% mystnb={"image": {"alt": "Left: bars on a logarithmic scale for four variants of one layer. Queries and keys go from 1,048,576 for the plain layer to 131,072 with groups, 8,192 with rotary positions and 1,024 with both; values and outputs stay at 1,048,576 without groups and 131,072 with them. Right: the unidentified share of query and key weights grows with the number of groups from about 1.4 to 6.2 percent without rotation, and half of that with; measured points lie on the lines."}, "figure": {"caption": "Left: unidentified numbers in one layer of the size of Llama-2-70B's, by circuit. Right: unidentified share of the query and key weights against the number of groups, $H = 8$, $D = 2$, $E = 16$; lines are the formulas, circles are measured.", "name": "fig-groups"}}
 lines = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -331,7 +377,10 @@ shares = {
     "plain": [g * 2 / ((8 + g) * 16) for g in lines],
     "rotary": [g / ((8 + g) * 16) for g in lines],
 }
-measured_points = {name: (groups, values) for name, values in dots.items()}
+measured_points = {
+    name: (groups, [lost / n for lost, n in zip(losses, weights)])
+    for name, losses in formulas.items()  # which were measured
+}
 figures.grouped_and_rotary(layers, lines, shares, measured_points)
 
 # %% [markdown]
@@ -344,11 +393,8 @@ figures.grouped_and_rotary(layers, lines, shares, measured_points)
 # ```
 
 # %%
-assert (
-    80 * (1024 + 131072) == 10_567_680
-    and 131072 / (1024 + 131072) > 0.99
-    and 64 * 128**2 // (8 * 128) == 1024
-)
+assert 80 * (1024 + 131072) == 10_567_680 and 131072 / (1024 + 131072) > 0.99
+assert 64 * 128**2 // (8 * 128) == 1024
 
 # %% [markdown]
 # ## Break it
@@ -362,23 +408,12 @@ assert (
 # For $J = 1$ this is $2DE - E^2$, the number of {prf:ref}`prop-count-r`. It exceeds $D^2$ by $(D - E)(JE - D)$, which is negative for a head on its own and positive as soon as $JE > D$.
 
 # %%
-for wide, per_group in (
-    (Attention(3, 4, 4, 5), 21),
-    (Attention(3, 4, 2, 5), 27),
-    (Attention(3, 4, 1, 5), 39),
-):
-    sharing = wide.H // wide.G
-    assert (
-        per_group
-        == 5 * 3 * (1 + sharing) - sharing * 3**2
-        == 5**2 + (5 - 3) * (sharing * 3 - 5)
-    )
-    lost = count(wide).terms
-    assert lost == {
-        "value-output maps": wide.G * per_group,
-        "query-key maps": wide.G * per_group,
-    }
-    assert measure(wide).nullity == 2 * wide.G * per_group
+for G_wide, per_group in ((4, 21), (2, 27), (1, 39)):
+    wide, sharing = Attention(3, 4, G_wide, 5), 4 // G_wide
+    assert per_group == 5 * 3 * (1 + sharing) - sharing * 3**2
+    assert per_group == 5**2 + (5 - 3) * (sharing * 3 - 5)
+    assert set(count(wide).terms.values()) == {G_wide * per_group}
+    assert measure(wide).nullity == 2 * G_wide * per_group
     print(f"D = 5, E = 3, J = {sharing}: {per_group} for each group, D^2 = 25")
 
 # %% [markdown]
@@ -389,17 +424,16 @@ for wide, per_group in (
 # %%
 def lower_first_rank(p):
     U, sigma, Vh = torch.linalg.svd(p["W_Q"][0], full_matrices=False)
-    return p | {
-        "W_Q": torch.cat(((U[:, :-1] * sigma[:-1] @ Vh[:-1])[None], p["W_Q"][1:]))
-    }
+    lower = U[:, :-1] * sigma[:-1] @ Vh[:-1]
+    return p | {"W_Q": torch.cat((lower[None], p["W_Q"][1:]))}
 
 
 plain = Attention(E, H)
 q = plain.random_parameters(seed=6)
-gained = [
-    measure(a, parameters=lower_first_rank(w)).nullity - count(a).unidentified
-    for a, w in ((plain, q), (grouped, p))
-]
+lowered = {
+    a: measure(a, parameters=lower_first_rank(w)) for a, w in ((plain, q), (grouped, p))
+}
+gained = [found.nullity - count(a).unidentified for a, found in lowered.items()]
 print("idle directions gained: plain", gained[0], "grouped", gained[1])
 assert gained == [E - D, 0]
 
@@ -408,12 +442,8 @@ assert gained == [E - D, 0]
 # one and lowering the other, are idle.
 
 # %%
-tied = p | {"W_Q": p["W_Q"][[0, 0, 2, 3]]}
-assert (
-    measure(grouped, parameters=tied).nullity - count(grouped).unidentified
-    == E * grouped.C
-    == 36
-)
+tied = measure(grouped, parameters=p | {"W_Q": p["W_Q"][[0, 0, 2, 3]]})
+assert tied.nullity - count(grouped).unidentified == E * grouped.C == 36
 
 # %% [markdown]
 # **Write the same function without groups.** Repeat each group's keys and values for its $J$ heads, as many programs do before they run. The outputs are the same; as a point of the plain layer's
@@ -422,12 +452,7 @@ assert (
 # %%
 repeated = p | {name: p[name].repeat_interleave(J, 0) for name in ("W_K", "W_V")}
 assert (forward(plain, repeated, x) - y).abs().max() < 1e-12
-assert (
-    measure(plain, parameters=repeated).nullity
-    == count(plain).unidentified
-    == 2 * H * D**2
-    == 72
-)
+assert measure(plain, parameters=repeated).nullity == 2 * H * D**2 == 72
 assert measure(grouped, parameters=p).nullity == 2 * G * D**2 == 36
 
 # %% [markdown]
@@ -453,16 +478,12 @@ assert measure(grouped, parameters=p).nullity == 2 * G * D**2 == 36
 # ```
 
 # %% tags=["hide-cell"]
-number = {
-    g: (8 + g) * 32 - count(Attention(16, 8, g)).terms["query-key maps"] for g in groups
-}
-share = {g: n / ((8 + g) * 32) for g, n in number.items()}
+layer_of = {g: Attention(16, 8, g) for g in groups}
+size = {g: (8 + g) * 32 for g in groups}
+number = {g: size[g] - count(a).terms["query-key maps"] for g, a in layer_of.items()}
 print(number)
-assert (
-    max(number, key=number.get) == min(share, key=share.get) == 8
-    and number[8] == 480
-    and number[1] == 284
-)
+assert max(groups, key=number.get) == 8 and number[8] == 480 and number[1] == 284
+assert max(groups, key=lambda g: number[g] / size[g]) == 1
 
 # %% [markdown]
 # **2.** {cite:t}`ainslie2023` turn a plain layer into a grouped one by averaging the key and value heads of each group, and train on. Is the result determined by the function of the plain layer?
@@ -475,20 +496,17 @@ assert (
 # ```
 
 # %% tags=["hide-cell"]
-S = normal(7, H, D, D)
-W_Q, W_K = act_query_key(S, q["W_Q"], q["W_K"])
-same = q | {"W_Q": W_Q, "W_K": W_K}
-pooled = lambda w: (
-    w | {name: w[name].unflatten(0, (G, J)).mean(1) for name in ("W_K", "W_V")}
-)
-outputs = [
-    forward(plain, q, x),
-    forward(plain, same, x),
-    forward(grouped, pooled(q), x),
-    forward(grouped, pooled(same), x),
-]
-assert (outputs[0] - outputs[1]).norm() < 1e-9 * outputs[0].norm()
-assert (outputs[2] - outputs[3]).norm() > 0.1 * outputs[2].norm()
+moved = act_query_key(normal(H, D, D, seed=7), q["W_Q"], q["W_K"])
+same = q | dict(zip(("W_Q", "W_K"), moved))
+
+
+def pooled(w):
+    return w | {name: w[name].unflatten(0, (G, J)).mean(1) for name in ("W_K", "W_V")}
+
+
+assert relative_change(forward(plain, same, x), forward(plain, q, x)) < 1e-9
+averages = [forward(grouped, pooled(w), x) for w in (q, same)]
+assert relative_change(averages[1], averages[0]) > 0.1
 
 # %% [markdown]
 # **3.** Keys are stored in a cache, often with few bits, and it would help if the rows of $W_K$ were orthonormal. Can this be had for nothing? How much freedom is left afterwards? What changes with rotary positions?
@@ -501,16 +519,11 @@ assert (outputs[2] - outputs[3]).norm() > 0.1 * outputs[2].norm()
 # ```
 
 # %% tags=["hide-cell"]
-factors = [torch.linalg.qr(W.mT) for W in p["W_K"]]  # W_K = R^T Q^T
-S = torch.stack([f.R for f in factors])
-white = p | {
-    "W_Q": S.repeat_interleave(J, 0) @ p["W_Q"],
-    "W_K": torch.linalg.inv(S).mT @ p["W_K"],
-}
-assert (
-    white["W_K"] @ white["W_K"].mT - torch.eye(D, dtype=torch.float64)
-).abs().max() < 1e-12
-assert (forward(grouped, white, x) - y).norm() < 1e-10 * y.norm()
+S = torch.stack([torch.linalg.qr(W.mT).R for W in p["W_K"]])  # W_K = R^T Q^T
+W_K = torch.linalg.inv(S).mT @ p["W_K"]
+white = p | {"W_Q": S.repeat_interleave(J, 0) @ p["W_Q"], "W_K": W_K}
+assert (W_K @ W_K.mT - torch.eye(D, dtype=torch.float64)).abs().max() < 1e-12
+assert relative_change(forward(grouped, white, x), y) < 1e-10
 
 # %% [markdown]
 # Next, {doc}`10_no_single_head` asks the opposite question: whether a layer with one head can be made to identify as much as one with many.

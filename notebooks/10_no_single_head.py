@@ -148,17 +148,22 @@ import math
 
 import torch
 
-from attnid import Attention, count, figures, forward, measure
+from attnid import Attention, count, exact_nullity, figures, forward
+from attnid import independent_directions, measure
+from attnid.claims import check
 from attnid.network.gpt import GPT, GPTConfig
+from attnid.tensors import normal, rank
+
+# %% [markdown]
+# The counts of {prf:ref}`thm-no-go`:
 
 
+# %%
 def g(eta):
     return 2 * eta - eta**2 if eta <= 1 else 1.0
 
 
-def identified_single(
-    E, D, C=None
-):  # without an output matrix, or with one of value width C
+def identified_single(E, D, C=None):  # C: with an output matrix, of value width C
     r = min(D, E)
     s = E if C is None else min(C, E)
     return r * (2 * E - r) + s * (2 * E - s)
@@ -168,11 +173,9 @@ def identified_multi(E, H):
     return 4 * E**2 - 2 * E**2 // H
 
 
-assert all(
-    identified_single(E, D) == round((1 + g(D / E)) * E**2)
-    for E in (4, 12)
-    for D in range(1, 3 * E)
-)
+for E in (4, 12):
+    for D in range(1, 3 * E):
+        assert identified_single(E, D) == round((1 + g(D / E)) * E**2)
 assert identified_multi(12, 1) == identified_single(12, 12) == 2 * 12**2
 
 # %% [markdown]
@@ -181,21 +184,17 @@ assert identified_multi(12, 1) == identified_single(12, 12) == 2 * 12**2
 #
 # ## The check
 #
-# **Multi-head.** `measure` takes the rank of the layer's Jacobian over random sequences.
+# **Multi-head.** `measure` takes the rank of the layer's Jacobian over random sequences. Over $E^2$ the numbers are 3, 3.5, 3, 3.33 and 3.67.
 
-# %% tags=["claim-sec-4.10"]
-multi = {}
-for E, H in ((4, 2), (4, 4), (6, 2), (6, 3), (6, 6)):
-    multi[E, H] = measure(Attention(E, H)).rank
-    assert (
-        multi[E, H]
-        == identified_multi(E, H)
-        == count(Attention(E, H)).identified
-        >= 3 * E**2
-    )
-    print(
-        f"E = {E}, {H} heads: identified {multi[E, H]}, over E^2: {multi[E, H] / E**2:.2f}"
-    )
+# %%
+usual = ((4, 2), (4, 4), (6, 2), (6, 3), (6, 6))  # E, H
+multi = {(E, H): measure(Attention(E, H)).rank for E, H in usual}
+check(
+    "sec-4.10",
+    heads_formula=[identified_multi(E, H) for E, H in usual],
+    heads_measured=list(multi.values()),
+)
+assert all(count(Attention(E, H)).identified == multi[E, H] for E, H in usual)
 
 # %% [markdown]
 # **Single head, without an output matrix.** Two independent ways. The first differentiates what the head depends on,
@@ -209,92 +208,80 @@ for E, H in ((4, 2), (4, 4), (6, 2), (6, 3), (6, 6)):
 
 
 # %%
-def rank(matrix):
-    return int(torch.linalg.matrix_rank(matrix, rtol=1e-10))
-
-
-def normal(seed, *shape):
-    return torch.randn(
-        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
-
-
 def flat_jacobian(function, weights):
     blocks = torch.func.jacrev(function)(weights)
-    return torch.cat(
-        [
-            block.flatten(-weights[name].ndim).flatten(0, -2)
-            for name, block in blocks.items()
-        ],
-        1,
-    )
+    flat = [b.flatten(-weights[n].ndim).flatten(0, -2) for n, b in blocks.items()]
+    return torch.cat(flat, 1)
 
 
 def without_output(E, D):
     layer = Attention(E, 1, head_dim=D, value_dim=E)
     weights = layer.random_parameters(seed=D)
-    fixed = {"W_O": torch.eye(E, dtype=torch.float64)[None]}
+    fixed, x = {"W_O": torch.eye(E, dtype=torch.float64)[None]}, normal(20, 5, E)
     del weights["W_O"]
     seen = lambda w: torch.stack((w["W_K"].mT @ w["W_Q"], w["W_V"]))
-    outputs = lambda w: forward(layer, w | fixed, normal(0, 20, 5, E))
+    outputs = lambda w: forward(layer, w | fixed, x)
     return [rank(flat_jacobian(function, weights)) for function in (seen, outputs)]
 
 
-# %% tags=["claim-sec-4.10"]
-E, single = 4, {"without": {}, "with": {}}
-for D in range(1, 9):
-    by_products, by_outputs = without_output(E, D)
-    assert by_products == by_outputs == identified_single(E, D) <= 2 * E**2
-    single["without"][D] = by_outputs
-assert max(single["without"].values()) == 2 * E**2 < min(multi[4, 2], multi[4, 4])
-print(
-    "D' = 1, ..., 8, identified:",
-    list(single["without"].values()),
-    "multi-head:",
-    multi[4, 2],
-    "and",
-    multi[4, 4],
-)
+# %%
+E, widths = 4, range(1, 9)
+by_products, by_outputs = zip(*(without_output(E, D) for D in widths))
+check("sec-4.10", single_formula=[identified_single(E, D) for D in widths])
+check("sec-4.10", single_products=by_products, single_outputs=by_outputs)
+assert max(by_outputs) == 2 * E**2 < min(multi[4, 2], multi[4, 4])
 
 # %% [markdown]
 # **Single head, with an output matrix.** All widths $D'$ and $C'$ from 1 to 6 with $E = 4$, by `measure` and by `count`. The largest number
 # is $2E^2$ again, reached exactly where both widths are at least $E$.
 
-# %% tags=["claim-sec-4.10"]
-found = {}
-for D in range(1, 7):
-    for C in range(1, 7):
-        layer = Attention(E, 1, head_dim=D, value_dim=C)
-        found[D, C] = measure(layer).rank
-        assert (
-            found[D, C]
-            == count(layer).identified
-            == identified_single(E, D, C)
-            == round((g(D / E) + g(C / E)) * E**2)
-        )
-single["with"] = {D: found[D, D] for D in range(1, 7)}
-assert max(found.values()) == 2 * E**2 < multi[4, 2]
-assert all((found[D, C] == 2 * E**2) == (min(D, C) >= E) for D, C in found)
+# %%
+sizes = [(D, C) for D in range(1, 7) for C in range(1, 7)]
+layers = {(D, C): Attention(E, 1, head_dim=D, value_dim=C) for D, C in sizes}
+found = {size: measure(layer).rank for size, layer in layers.items()}
+check(
+    "sec-4.10",
+    square_formula=[identified_single(E, D, D) for D in range(1, 7)],
+    square_measured=[found[D, D] for D in range(1, 7)],
+)
+for (D, C), layer in layers.items():
+    assert found[D, C] == count(layer).identified == identified_single(E, D, C)
+    assert found[D, C] == round((g(D / E) + g(C / E)) * E**2)
+    assert (found[D, C] == 2 * E**2) == (min(D, C) >= E)
+assert max(found.values()) < multi[4, 2]
 
 # %% [markdown]
-# **For all sizes.** The inequality of the theorem is one between integers, so we can check it as one, for all $E$ up to 96, all $H$ and all
-# $D'$ up to $2E$.
+# What is *un*identified of three whole layers, two heads, one head of the usual width, and one head wider than its tokens, by every way there is:
 
-# %% tags=["claim-sec-4.10"]
+# %%
+three = Attention(4, 2), Attention(4, 1), Attention(4, 1, head_dim=6)
+check(
+    "sec-4.10",
+    formula=[count(a).unidentified for a in three],
+    measured=[measure(a).nullity for a in three],
+    generators=[independent_directions(a) for a in three],
+    exact=[exact_nullity(a) for a in three],
+)
+
+# %% [markdown]
+# **Arithmetic, for all sizes.** With the counts granted, the theorem is an inequality between integers. For all $E$ up to 96, all $H$ and all
+# $D'$ up to $2E$ we evaluate both sides. The least margin is that of two heads on two numbers, $12 - 8 = 4$.
+
+# %%
+margins = []
 for E_ in range(2, 97):
     best = max(identified_single(E_, D) for D in range(1, 2 * E_ + 1))
-    assert (
-        best
-        == 2 * E_**2
-        == max(identified_single(E_, D, D) for D in range(1, 2 * E_ + 1))
-    )
-    assert all(best < identified_multi(E_, H) for H in range(2, E_ + 1) if E_ % H == 0)
+    both = max(identified_single(E_, D, D) for D in range(1, 2 * E_ + 1))
+    assert best == both == 2 * E_**2
+    counts = [identified_multi(E_, H) for H in range(2, E_ + 1) if E_ % H == 0]
+    margins.append(min(counts) - best)
+check("sec-4.10", margin=min(margins))
 
 # %% mystnb={"image": {"alt": "Identified numbers over E squared against the head width over E. The curve without an output matrix rises from one to two and stays there from width E on; the one with an output matrix rises from zero to two. Dots lie on both. Four horizontal lines for 2, 4, 8 and 16 heads lie above, from 3 to almost 4, with a shaded empty band between 2 and 3."}, "figure": {"caption": "Identified numbers, over $E^2$, of a single head as it gets wider: without an output matrix, and with one and $C' = D'$ (lines: theorem; dots: measured at $E = 4$). Horizontal lines: multi-head layers of the usual widths. The thin line is the polynomial $1 + 2\\eta - \\eta^2$ beyond its range.", "name": "fig-no-go"}}
 heads = {H: identified_multi(16, H) / 16**2 for H in (2, 4, 8, 16)}
 measured = {
-    kind: {D / E: n / E**2 for D, n in points.items()}
-    for kind, points in single.items()
+    "without": {D / E: n / E**2 for D, n in zip(widths, by_outputs)},
+    "with": {D / E: n / E**2 for (D, C), n in found.items() if D == C},
 }
 figures.no_single_head(g, measured, heads)
 
@@ -323,27 +310,29 @@ models = {
     "GPT-2 XL": (1600, 25),
     "GPT-3": (12288, 96),
 }
+matching = {name: matching_width(E_, H) for name, (E_, H) in models.items()}
 for name, (E_, H) in models.items():
-    E_0 = matching_width(E_, H)
+    E_0 = matching[name]
     assert E_0 == math.ceil(E_ * math.sqrt(2 - 1 / H) - 1e-9)
     assert 2 * (E_0 - 1) ** 2 < identified_multi(E_, H) <= 2 * E_0**2
     print(f"{name:20} E = {E_:5}, H = {H:2}: E_0 = {E_0:5}, E_0/E = {E_0 / E_:.3f}")
+check("sec-4.10", matching_widths=list(matching.values()))
 
 # %% [markdown]
 # The first two are those of {cite:t}`vaswani2017`; the GPT-2 sizes are the presets of {cite:t}`karpathy2022`. Rounding up makes the single
 # head identify somewhat too many numbers (3,200 for GPT-2), except where $E^2 (2 - 1/H)$ happens to be a square. GPT-2 XL, with its odd 25 heads, is such a
 # case: $2 - 1/25 = (7/5)^2$, and $E_0 = 2240$ matches exactly. At sizes that we can measure:
 
-# %% tags=["claim-sec-4.10"]
-assert 2 * matching_width(768, 12) ** 2 - identified_multi(768, 12) == 3200
+# %%
+around = []
 for E_, H in ((4, 2), (4, 4), (6, 3)):
     E_0 = matching_width(E_, H)
     wide, narrow = (measure(Attention(width, 1)).rank for width in (E_0, E_0 - 1))
+    around.append([narrow, multi[E_, H], wide])
     assert narrow < multi[E_, H] <= wide
     assert without_output(E_0, E_0) == [wide, wide] and wide == 2 * E_0**2
-    print(
-        f"E = {E_}, {H} heads: {multi[E_, H]}; one head at E_0 = {E_0}: {wide}, at {E_0 - 1}: {narrow}"
-    )
+check("sec-4.10", around_the_width=around)  # one too narrow, several heads, one head
+assert 2 * matching_width(768, 12) ** 2 - identified_multi(768, 12) == 3200
 assert matching_width(1600, 25) == 2240 and 2 * 2240**2 == identified_multi(1600, 25)
 
 # %% [markdown]
@@ -373,29 +362,21 @@ assert matching_width(24, 6) == 33
 # %% [markdown]
 # For GPT-2 with 12 heads, and for a network of the same blocks that reads 65 characters:
 
-# %% tags=["claim-sec-4.10"]
+# %%
 E_, H, n, T = 768, 12, 12, 1024
 E_0 = matching_width(E_, H)
-print(
-    f"width {E_0 / E_:.2f}, attention {3 * E_0**2 / (4 * E_**2):.2f} or {E_0**2 / E_**2:.2f} times as large"
-)
-ratios = {}
-for V in (50257, 65):
-    for matrices in (3, 4):  # without and with an output matrix
-        ratios[V, matrices] = network(E_0, n, V, T, matrices) / network(E_, n, V, T)
-    print(
-        f"{V} tokens: whole network {ratios[V, 3]:.2f} or {ratios[V, 4]:.2f} times as large"
-    )
-assert [round(r, 2) for r in (E_0 / E_, 3 * E_0**2 / (4 * E_**2), E_0**2 / E_**2)] == [
-    1.39,
-    1.44,
-    1.92,
+times = [E_0 / E_, 3 * E_0**2 / (4 * E_**2), E_0**2 / E_**2]
+print("width {:.2f}, attention {:.2f} or {:.2f} times as large".format(*times))
+ratios = [
+    [network(E_0, n, V, T, a) / network(E_, n, V, T) for a in (3, 4)]
+    for V in (50257, 65)
 ]
-assert (
-    abs(11 / 12 * (2 - 1 / H) - 1.76) < 0.01
-    and abs(math.sqrt(2 - 1 / H) - 1.384) < 1e-3
-)
-assert round(ratios[50257, 3], 2) == 1.64 and round(ratios[50257, 4], 2) == 1.75
+for V, pair in zip((50257, 65), ratios):  # without and with an output matrix
+    print("{} tokens: whole network {:.2f} or {:.2f} times as large".format(V, *pair))
+assert [round(ratio, 2) for ratio in times] == [1.39, 1.44, 1.92]
+assert abs(math.sqrt(2 - 1 / H) - 1.384) < 1e-3
+assert abs(11 / 12 * (2 - 1 / H) - 1.76) < 0.01
+check("sec-4.10", networks_in_percent=[round(100 * r) for pair in ratios for r in pair])
 
 # %% [markdown]
 # Width and embeddings grow by the root $\sqrt{2 - 1/H}$, blocks by about $2 - 1/H$, and two thirds of a block is MLP, which the comparison
@@ -415,30 +396,54 @@ print("two heads of width 1:", narrow, "one head of width 3:", found[3, 3])
 # %% [markdown]
 # **Let positions rotate.** The bound of $2E^2$ rests on a single {term}`score product`. With rotary positions there is one for each
 # distance between tokens, $W_K^\top R_m W_Q$ ({doc}`chapter 8 <08_rotary_positions>`), and the bound is gone. A rotary head of width
-# $D' \ge E$ with $D'/2$ different frequencies loses only $D'$ of its $2D'E$ query and key weights. So its count grows without limit as it
+# $D'$ with $D'/2$ different frequencies loses only $D'$ of its $2D'E$ query and key weights, at any $D'$ ({prf:ref}`prop-rotary-wide`). So its count grows without limit as it
 # gets wider, and passes that of a multi-head layer, rotary or not.
 
+
 # %%
-rotary = {}
-for D in (2, 4, 6, 8):
-    layer = Attention(
-        4, 1, head_dim=D, value_dim=4, rotary=[1.0 / 2**i for i in range(D // 2)]
-    )
-    rotary[D] = measure(layer).rank
-    assert rotary[D] == count(layer).identified == 2 * D * 4 - D + 4**2
-rotary_multi = measure(Attention(4, 2, rotary=[1.0])).rank
-print(
-    "one rotary head of width 2, 4, 6, 8:",
-    list(rotary.values()),
-    "two rotary heads:",
-    rotary_multi,
-    "two plain heads:",
-    multi[4, 2],
+def rotary_head(E, D, C):
+    turns = [2 / i for i in range(1, D // 2 + 1)]
+    return Attention(E, 1, head_dim=D, value_dim=C, rotary=turns)
+
+
+alone = [rotary_head(4, D, 4) for D in (2, 4, 6, 8)]
+rotary = [measure(layer).rank for layer in alone]
+check(
+    "sec-4.10",
+    rotary_formula=[7 * D + 16 for D in (2, 4, 6, 8)],
+    rotary_measured=rotary,
 )
-assert rotary[4] < multi[4, 2] < rotary_multi < rotary[6]
+assert rotary == [count(layer).identified for layer in alone]
+rotary_multi = measure(Attention(4, 2, rotary=[1.0])).rank
+print("two rotary heads:", rotary_multi, "two plain heads:", multi[4, 2])
+assert rotary[1] < multi[4, 2] < rotary_multi < rotary[2]
 
 # %% [markdown]
-# So the theorem is one about plain heads. At the same head width $D' = E$ the single rotary head still falls short, $3E^2 - E = 44$ against
+# This counts what sequences of *every* length show. With at most $L$ tokens there are the offsets $0, \dots, L - 1$ only, and offset 0 shows $x^\top M_0\, x$, that is, the symmetric part of $M_0$. So no head, however wide, identifies more than
+#
+# $$
+# E^2 + \tfrac12 E (E + 1) + (L - 1)\, E^2
+# $$
+#
+# numbers, those of $N$ included. We differentiate the outputs at sequences of four tokens, with $E = C' = 2$, where the bound is $4 + 3 + 12 = 19$, and compare with all lengths:
+
+
+# %%
+def identified_at(layer, length):
+    x = normal(60, length, layer.E, seed=2)
+    outputs = lambda w: forward(layer, w, x)
+    return rank(flat_jacobian(outputs, layer.random_parameters(seed=1)))
+
+
+wider = [rotary_head(2, D, 2) for D in (4, 8, 12, 16)]
+check(
+    "sec-4.10",
+    rotary_any_length=[measure(layer).rank for layer in wider],
+    rotary_four_tokens=[identified_at(layer, 4) for layer in wider],
+)
+
+# %% [markdown]
+# So the theorem is one about plain heads, and a short context keeps a bound for rotary ones. At the same head width $D' = E$ the single rotary head still falls short, $3E^2 - E = 44$ against
 # $52$; a wider one does not.
 #
 # **Believe that equal counts are equal layers.** By {prf:ref}`prop-segment` they are not. First with random weights: for pairs of tokens
@@ -454,15 +459,15 @@ def off_segment(layer, weights, y, x):
     return (pair - alone_y - p * along).norm() / along.norm()
 
 
-for H, D, low, high in ((1, 24, 0, 1e-12), (2, 3, 0.1, 10), (6, 1, 0.1, 10)):
+def farthest(H, D):
     layer = Attention(6, H, head_dim=D)
     weights = layer.random_parameters(seed=3)
-    worst = max(
-        off_segment(layer, weights, normal(seed, 6), normal(seed + 100, 6))
-        for seed in range(30)
-    )
-    assert low <= worst < high
-    print(f"{H} heads of width {D:2}: on the segment: {bool(worst < 1e-12)}")
+    pairs = [(normal(6, seed=seed), normal(6, seed=seed + 100)) for seed in range(30)]
+    return max(float(off_segment(layer, weights, y, x)) for y, x in pairs)
+
+
+check("sec-4.10", one_head_off=farthest(1, 24))
+check("sec-4.10", several_heads_off=[farthest(2, 3), farthest(6, 1)])
 
 # %% [markdown]
 # Then a case that can be drawn, with $E = 2$. Query and key weights are random. The value weights are chosen so that a token alone comes
@@ -471,25 +476,19 @@ for H, D, low, high in ((1, 24, 0, 1e-12), (2, 3, 0.1, 10), (6, 1, 0.1, 10)):
 
 # %%
 angles = torch.linspace(0, 2 * math.pi, 37, dtype=torch.float64)[:-1]
-y, circle = (
-    torch.tensor([0.4, -0.3], dtype=torch.float64),
-    2 * torch.stack((angles.cos(), angles.sin()), 1),
-)
+y = torch.tensor([0.4, -0.3], dtype=torch.float64)
+circle = 2 * torch.stack((angles.cos(), angles.sin()), 1)
 drawn = {}
 for name, H, D in (("one head of width 8", 1, 8), ("two heads of width 1", 2, 1)):
-    layer, values = (
-        Attention(2, H, head_dim=D, value_dim=2 // H),
-        torch.eye(2, dtype=torch.float64).view(H, 2 // H, 2),
-    )
+    layer = Attention(2, H, head_dim=D, value_dim=2 // H)
+    values = torch.eye(2, dtype=torch.float64).view(H, 2 // H, 2)
     weights = layer.random_parameters(seed=8) | {"W_V": values, "W_O": values.mT}
-    drawn[name] = [
-        (y, forward(layer, weights, torch.stack((y, x)))[1], x) for x in circle
-    ]
+    at_x = lambda x: forward(layer, weights, torch.stack((y, x)))[1]
+    drawn[name] = [(y, at_x(x), x) for x in circle]
     off = max(off_segment(layer, weights, y, x) for x in circle)
     assert off < 1e-12 if H == 1 else off > 0.1
-    assert all(
-        (forward(layer, weights, x[None])[0] - x).abs().max() < 1e-12 for x in circle
-    )
+    alone = forward(layer, weights, circle[:, None])[:, 0]
+    assert (alone - circle).abs().max() < 1e-12
 
 # %% mystnb={"image": {"alt": "Two panels, each with spokes from a common point near the centre to points on a circle. Left, one head: a dot lies on every spoke. Right, two heads: many dots lie beside their spokes, joined to them by short lines."}, "figure": {"caption": "The output at $x$ in the sequence $(y, x)$, as $x$ goes round a circle (open dots). Square: $y$. Grey: the segments from $y$ to $x$, which are the outputs at each token alone. With one head the output (full dots) is always on the segment, at any width; two heads of width 1 leave it.", "name": "fig-segment"}}
 figures.segments(drawn)
@@ -506,7 +505,7 @@ figures.segments(drawn)
 # matrix and without.
 #
 # What does not follow is that the missing numbers are the reason why several heads work better. The last figure shows a difference between
-# one head and two that no count repairs, and a rotary head shows that the count can be repaired while this difference stays.
+# one head and two that no count repairs, and a rotary head, on sequences long enough, shows that the count can be repaired while this difference stays.
 #
 # ## Exercises
 #
@@ -525,10 +524,8 @@ E_, E_0 = 866, 1000  # 3 * 1000^2 and 4 * 866^2 differ by less than a thousandth
 assert abs(3 * E_0**2 / (4 * E_**2) - 1) < 1e-3
 assert abs(identified_single(E_0, E_0) / E_**2 - 8 / 3) < 1e-2
 assert identified_single(E_0, E_0) < identified_multi(E_, 2)
-assert all(
-    identified_single(2 * n - 1, 1) == 4 * n**2 - 2 > identified_multi(n, n)
-    for n in range(2, 20)
-)
+for n in range(2, 20):
+    assert identified_single(2 * n - 1, 1) == 4 * n**2 - 2 > identified_multi(n, n)
 
 # %% [markdown]
 # **2.** With $E_0$ and $D'$ both free, a single head without an output matrix identifies $2E_0^2 - (E_0 - D')^2$ numbers if $D' \le E_0$.
@@ -551,20 +548,13 @@ assert all(
 def exact_matches(E, H):
     target = identified_multi(E, H)
     widths = range(matching_width(E, H), math.isqrt(target) + 1)
-    return [
-        (E_0, D)
-        for E_0 in widths
-        for D in range(1, E_0 + 1)
-        if identified_single(E_0, D) == target
-    ]
+    sizes = ((E_0, D) for E_0 in widths for D in range(1, E_0 + 1))
+    return [size for size in sizes if identified_single(*size) == target]
 
 
 def allowed(n):  # no prime 3 or 5 modulo 8 to an odd power
-    for prime in (
-        q
-        for q in range(3, n + 1, 2)
-        if all(q % d for d in range(3, q, 2)) and q % 8 in (3, 5)
-    ):
+    odd = (q for q in range(3, n + 1, 2) if all(q % d for d in range(3, q, 2)))
+    for prime in (q for q in odd if q % 8 in (3, 5)):
         power = next(k for k in range(n) if n % prime ** (k + 1))
         if power % 2:
             return False
@@ -572,11 +562,8 @@ def allowed(n):  # no prime 3 or 5 modulo 8 to an odd power
 
 
 matched = [H for H in range(2, 33) if exact_matches(2 * H, H)]
-assert (
-    matched
-    == [H for H in range(2, 33) if allowed(H * (2 * H - 1))]
-    == [H for H in range(2, 33) if exact_matches(H, H)]
-)
+assert matched == [H for H in range(2, 33) if allowed(H * (2 * H - 1))]
+assert matched == [H for H in range(2, 33) if exact_matches(H, H)]
 assert {4, 16, 25} <= set(matched) and not {2, 6, 8, 12} & set(matched)
 print("can be matched exactly, up to 32 heads:", matched)
 assert not exact_matches(384, 6) and (2240, 2240) in exact_matches(1600, 25)
@@ -596,11 +583,9 @@ assert not exact_matches(384, 6) and (2240, 2240) in exact_matches(1600, 25)
 # %% tags=["hide-cell"]
 def excess(H, D, seed):
     layer = Attention(2, H, head_dim=D)
-    weights, x = layer.random_parameters(seed, scale=3.0), normal(seed, 4, 2)
-    alone, last = (
-        forward(layer, weights, x[:, None])[:, 0],
-        forward(layer, weights, x)[-1],
-    )  # (4, 2), (2,)
+    weights, x = layer.random_parameters(seed, scale=3.0), normal(4, 2, seed=seed)
+    alone = forward(layer, weights, x[:, None])[:, 0]  # (4, 2)
+    last = forward(layer, weights, x)[-1]
     directions = torch.stack((angles.cos(), angles.sin()))  # (2, 36)
     return ((last @ directions) - (alone @ directions).max(0).values).max()
 
