@@ -332,7 +332,7 @@ check(
 #
 # ### The gauge of the start differs too
 #
-# The arms start as one function, from other weights. By {eq}`eq-steering` it matters how long these are:
+# The arms start as one function, from other weights. By {eq}`eq-steering` it matters how long these are. Squared norms, summed over layers:
 
 # %%
 MAPS = ("W_Q", "W_K", "W_V", "W_O")
@@ -342,7 +342,7 @@ for kind in ("plain", "canonical"):
     total = lambda W: sum(weights[W].square().sum().item() for weights in layers)
     squares[kind] = np.array([total(W) for W in MAPS])
     sums = ", ".join(f"{W} {square:.1f}" for W, square in zip(MAPS, squares[kind]))
-    print(f"{kind:9} at the start, squared norms summed over layers: {sums}")
+    print(f"{kind:9} at the start, squared norms: {sums}")
 longer = squares["canonical"] / squares["plain"]
 assert (longer > [1.6, 1.6, 0.55, 4.5]).all() and (longer < [1.8, 1.8, 0.65, 5.1]).all()
 
@@ -399,7 +399,8 @@ for arm in ARMS:
     p = sign_flip_p(difference[arm].values)
     print(f"{arm:9} - plain: {interval(difference[arm])}; different: p = {p:.3f}")
 check("hypothesis", seeds=[plain.size, *(difference[arm].size for arm in ARMS)])
-check("hypothesis", **{arm: ends(difference[arm], ALL_FOUR) for arm in ARMS})
+for arm in ARMS:
+    check("hypothesis", **{arm: ends(difference[arm], ALL_FOUR)})
 assert round(difference["factored"].mean().item(), 3) == -0.008
 
 # %% mystnb={"image": {"alt": "Three rows of ten dots, each with an interval, in a shaded band of plus or minus 0.02 nats. Canonical and spent lie around zero, factored lies below zero."}, "figure": {"caption": "Final validation loss against plain AdamW, paired by seed: dots are seeds, bars 95 % intervals, the band the margin. Less is better.", "name": "fig-hypothesis"}}
@@ -436,7 +437,7 @@ of_heads = xr.concat([final[name(H)] for H in HEADS], "heads", join="inner")
 of_heads = of_heads.assign_coords(heads=HEADS)  # (heads, seed)
 for heads, losses in zip(HEADS, of_heads):
     against = f"; against 4: {interval(losses - plain)}" if heads != 4 else ""
-    print(f"H = {heads:2}: loss {interval(losses)}{against}")
+    print(f"H = {heads:2}: {interval(losses)}{against}")
 
 # %%
 per_doubling = np.polyfit(np.log2(HEADS), of_heads, 1)[0]  # (seed,)
