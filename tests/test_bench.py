@@ -21,7 +21,7 @@ def test_the_lines_hold_the_numbers(monkeypatch, capsys):
         "metrics": dict(apart=1e-14, batched=0.020, loop=0.030, eigh=0.012, products=0.005),
         "recorder": dict(step=0.050, measurement=0.008, every=10),
     }
-    monkeypatch.setattr(bench, "_run", lambda side: sides[side])
+    monkeypatch.setattr(bench, "measured_apart", lambda side: sides[side])
     bench.compare_metrics()
     bench.compare_recorder()
     printed = capsys.readouterr().out
@@ -48,7 +48,9 @@ def test_what_is_on_its_way_is_said_beforehand(monkeypatch, capsys):
 
 def test_metrics_that_differ_are_an_error(monkeypatch):
     monkeypatch.setattr(
-        bench, "_run", lambda side: dict(apart=1e-3, batched=1, loop=1, eigh=1, products=1)
+        bench,
+        "measured_apart",
+        lambda side: dict(apart=1e-3, batched=1, loop=1, eigh=1, products=1),
     )
     with pytest.raises(SystemExit, match="metrics differ by a relative 1.0e-03"):
         bench.compare_metrics()

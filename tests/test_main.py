@@ -1,5 +1,6 @@
 """The commands: what they accept, what they say, how they end."""
 
+import io
 import os
 import re
 import signal
@@ -185,32 +186,48 @@ def members(group):
     return found
 
 
-def test_interrupted_sweep_leaves_nothing_behind(tmp_path):
-    words = [
-        sys.executable,
-        "-m",
-        "attnid",
-        *"sweep --preset smoke --cases sgd adamw --seeds 40 --workers 2 --results".split(),
-        tmp_path,
-    ]
+@pytest.mark.parametrize(
+    "send, sign, status",
+    [
+        (os.killpg, signal.SIGINT, 130),  # as Ctrl-C does
+        (os.kill, signal.SIGTERM, 130),
+        (os.kill, signal.SIGKILL, -signal.SIGKILL),
+        (os.kill, signal.SIGHUP, -signal.SIGHUP),
+    ],
+)
+def test_stopped_sweep_leaves_no_worker_behind(tmp_path, send, sign, status):
+    words = "sweep --preset smoke --cases sgd adamw --seeds 40 --workers 2 --results".split()
     process = subprocess.Popen(
-        words, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "attnid", *words, tmp_path],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     done = lambda: list(tmp_path.rglob("*.json.xz"))
     while not done():
         assert process.poll() is None
         time.sleep(0.02)
     assert len(members(process.pid)) > 1 or not Path("/proc").exists()
-    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
+    send(process.pid, sign)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 130 and err.endswith(
-        f"{PREFIX} sweep: interrupted; repeat the command to go on\n"
-    )
-    assert "0 of 80 runs are done" in out
-    give_up = time.monotonic() + 10  # the resource tracker of multiprocessing ends a moment later
+    assert process.returncode == status and "0 of 80 runs are done" in out
+    give_up = time.monotonic() + 20  # who still imports sees the end of its parent after that
     while members(process.pid) and time.monotonic() < give_up:
         time.sleep(0.05)
     assert members(process.pid) == []
-    assert not list(tmp_path.rglob("*.tmp")) and all(
-        read_record(path).final_loss > 0 for path in done()
-    )
+    assert all(read_record(path).final_loss > 0 for path in done())
+    if status == 130:
+        assert err.endswith(f"{PREFIX} sweep: interrupted; repeat the command to go on\n")
+        assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_path_that_standard_output_cannot_show_fails_nothing(monkeypatch, tmp_path):
+    written = io.BytesIO()
+    words = ["train", "--preset", "smoke", "--case", "sgd", "--results", tmp_path / "é→"]
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys, "argv", ["attnid", *map(str, words)])
+    assert command.main() == 0
+    sys.stdout.flush()
+    place = rb"\xe9\u2192/smoke/sgd/seed-0.json.xz: validation loss "
+    assert place in written.getvalue()

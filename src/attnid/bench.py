@@ -1,4 +1,8 @@
-"""Benchmarks: our way against the plain way, each in a process of its own, in turn, in one run."""
+"""Benchmarks: our way against the plain way, each in a process of its own, in turn, in one run.
+
+Three things are measured: the rank of a layer's Jacobian by `measure` and by `jacrev` with `matrix_rank` (seconds of the clock and
+peak memory), the metrics of heads in one batch and in a loop (seconds of the processor), and what measuring adds to a step of training.
+"""
 
 import json
 import resource
@@ -14,7 +18,7 @@ from .layer.metrics import head_metrics
 from .network.gpt import GPT, GPTConfig
 from .training import experiments
 from .training.data import load_corpus
-from .training.run import Run
+from .training.run import Trainer
 
 ROUNDS = 3
 
@@ -119,16 +123,16 @@ def recorder_times(rounds=60):
         experiments.CASES["adamw"],
         load_corpus("embedded"),
     )
-    run = Run(
+    trainer = Trainer(
         GPT(GPTConfig(len(corpus.vocabulary), **preset.model, bias=True)),
         corpus,
         experiments.Job("laptop", "adamw").training(),
     )
-    recorder = experiments.Recorder(case, preset, corpus, run.settings, {})
+    recorder = experiments.Recorder(case, preset, corpus, trainer.settings, {})
     ways = {
-        "before": lambda: recorder.before_step(0, run.model),
-        "step": run.advance,
-        "after": lambda: recorder.on_step(0, 0.0, run.model, run.optimizer),
+        "before": lambda: recorder.before_step(0, trainer.model),
+        "step": trainer.advance,
+        "after": lambda: recorder.on_step(0, 0.0, trainer.model, trainer.optimizer),
     }
     median = {name: sorted(times)[rounds // 2] for name, times in _in_turn(ways, rounds).items()}
     return {
@@ -172,7 +176,7 @@ def child(name, *arguments):
     print(json.dumps(result | {"peak": kilobytes / 1024}))
 
 
-def _run(*words):
+def measured_apart(*words):
     command = [sys.executable, "-m", "attnid", "bench", *words]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -194,8 +198,8 @@ def compare_ranks():
     """Measured rank against the plain way: the median of a few rounds in turn."""
     ours, plain = [], []
     for _ in range(ROUNDS):
-        ours.append(_run("measure"))
-        plain.append(_run("plain", str(ours[-1]["sequences"]), str(ours[-1]["tokens"])))
+        ours.append(measured_apart("measure"))
+        plain.append(measured_apart("plain", str(ours[-1]["sequences"]), str(ours[-1]["tokens"])))
     median = lambda runs, key: sorted(run[key] for run in runs)[len(runs) // 2]
     if {run["rank"] for run in ours} != {run["rank"] for run in plain}:
         raise SystemExit(f"ranks differ: {ours[0]['rank']} and {plain[0]['rank']}")
@@ -218,7 +222,7 @@ def compare_ranks():
 
 def compare_metrics():
     """The head metrics against the plain loop, and what bounds them."""
-    times = _run("metrics")
+    times = measured_apart("metrics")
     if times["apart"] > 1e-8:
         raise SystemExit(f"metrics differ by a relative {times['apart']:.1e}")
     ms = {name: 1e3 * value for name, value in times.items()}
@@ -236,7 +240,7 @@ def compare_metrics():
 
 def compare_recorder():
     """What measuring adds to a training step."""
-    times = _run("recorder")
+    times = measured_apart("recorder")
     step, measurement = 1e3 * times["step"], 1e3 * times["measurement"]
     share = measurement / step / times["every"]
     print("a training step at the laptop preset, one thread, median of 60 in turn")

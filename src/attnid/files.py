@@ -1,15 +1,10 @@
-"""Files, written whole or not at all, and the file from which a run goes on."""
+"""Files, written whole or not at all."""
 
-import io
 import json
 import os
-from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 
-import torch
-
-from .checks import require, require_size
+from .checks import require
 
 
 def write_whole(path, content):
@@ -39,65 +34,3 @@ def read_json(path):
         isinstance(content, dict), "path", os.fspath(path), "does not hold an object with fields"
     )
     return content
-
-
-@dataclass
-class Checkpoint:
-    """A file that lets a run go on: written whole every `every` steps, read when the same run starts again.
-
-    carried is whatever else must go on with it: an object with state_dict and load_state_dict, of plain numbers and tensors.
-    settings are more plain values, by name, that must be the same, besides those in Run.description. ValueError for a file that
-    is damaged, or of another run, naming what differs: delete it to start over.
-    """
-
-    path: str | os.PathLike
-    every: int = 200
-    carried: object = None
-    settings: dict = field(default_factory=dict)
-
-    def __post_init__(self):
-        require_size("every", self.every)
-
-    def save(self, run, history):
-        state = {"run": run.state_dict(), "history": history, "settings": self._described(run)}
-        if self.carried is not None:
-            state["carried"] = self.carried.state_dict()
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        write_whole(self.path, sha256(buffer.getvalue()).digest() + buffer.getvalue())
-
-    def resume(self, run, history):
-        """Put the run, its history and what is carried where the file left them; without a file leave them at the start."""
-        if not os.path.exists(self.path):
-            return
-        state, here = self._read(), self._described(run)
-        other = [
-            name
-            for name in here | state["settings"]
-            if state["settings"].get(name) != here.get(name)
-        ]
-        require(
-            not other,
-            "checkpoint",
-            os.fspath(self.path),
-            f"is of a run with another {', '.join(other)}; delete it to start over",
-        )
-        run.load_state_dict(state["run"])
-        history.update(state["history"])
-        if self.carried is not None:
-            self.carried.load_state_dict(state["carried"])
-
-    def _described(self, run):
-        return {name: str(value) for name, value in (run.description | self.settings).items()}
-
-    def _read(self):
-        # torch.load alone does not see a changed number
-        content = Path(self.path).read_bytes()
-        whole = sha256(content[32:]).digest() == content[:32]
-        require(
-            whole,
-            "checkpoint",
-            os.fspath(self.path),
-            "is damaged or half-written; delete it to start over",
-        )
-        return torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)

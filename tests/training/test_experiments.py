@@ -1,10 +1,14 @@
 """Runs: each case does what it says, records hold what was measured, a killed run ends as one that was not, sweeps."""
 
+import functools
 import json
 import lzma
 import math
 import os
 import re
+import shutil
+import tempfile
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +19,14 @@ import torch
 from kills import FORKSERVER, kill_self, killed
 
 from attnid import files
-from attnid.files import Checkpoint
 from attnid.layer.metrics import head_metrics
 from attnid.network.gpt import GPT, GPTConfig
-from attnid.training import experiments, processes
+from attnid.training import experiments, processes, resume
 from attnid.training.data import CorpusError, load_corpus
 from attnid.training.experiments import CASES, PRESETS, RATES, Job, Recorder, finished, run, sweep
-from attnid.training.records import read_record
-from attnid.training.run import Run, train
+from attnid.training.records import read_record, read_records
+from attnid.training.resume import Resume
+from attnid.training.run import Trainer, train
 
 CORPUS = load_corpus("embedded")
 TINY = replace(
@@ -126,6 +130,38 @@ def test_every_job_has_a_path_of_its_own():
         == "x/smoke/sgd-rate-0.5/seed-3.json.xz"
     )
     assert Job("smoke", "sgd", learning_rate=0.25) == Job("smoke", "sgd")
+    assert all(Job.at(job.path("x")) == job for job in jobs)
+
+
+def test_job_of_numpy_numbers_is_one_of_pythons(tmp_path, tiny):
+    job = Job("smoke", "sgd", np.int64(1), np.float32(0.5))
+    assert job == Job("smoke", "sgd", 1, 0.5) and (type(job.seed), type(job.learning_rate)) == (
+        int,
+        float,
+    )
+    assert run(job, tmp_path).seed == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "seed-0.json.xz",
+        "sgd/seed-0.json.xz",
+        "smoke/adam/seed-0.json.xz",
+        "huge/sgd/seed-0.json.xz",
+        "smoke/sgd-rate-0.25/seed-0.json.xz",
+        "smoke/sgd-rate-x/seed-0.json.xz",
+        "smoke/sgd-rate-nan/seed-0.json.xz",
+        "smoke/sgd-int8/seed-0.json.xz",
+        "smoke/sgd/seed-00.json.xz",
+        "smoke/sgd/seed-x.json.xz",
+        "smoke/sgd/seed-1 (copy).json.xz",
+    ],
+)
+def test_place_that_is_no_jobs_is_named(tmp_path, place):
+    path = tmp_path / place
+    with pytest.raises(ValueError, match=re.escape(f"path='{path}': is not named as a record")):
+        Job.at(path)
 
 
 def test_presets_and_cases_are_the_papers():
@@ -160,14 +196,18 @@ def test_presets_and_cases_are_the_papers():
 
 def on_its_way(case="adamw", steps=5):
     """A run in float64 whose optimizer has a past, and copies of its weights and of its optimizer's state."""
-    run = Run(GPT(CONFIG), CORPUS, Job("smoke", case).training(), precision="float64")
+    trainer = Trainer(GPT(CONFIG), CORPUS, Job("smoke", case).training(), precision="float64")
     for _ in range(steps):
-        run.advance()
+        trainer.advance()
     state = {
-        name: {key: value.clone() for key, value in run.optimizer.state[p].items()}
-        for name, p in run.model.named_parameters()
+        name: {key: value.clone() for key, value in trainer.optimizer.state[p].items()}
+        for name, p in trainer.model.named_parameters()
     }
-    return run, {name: p.detach().clone() for name, p in run.model.named_parameters()}, state
+    return (
+        trainer,
+        {name: p.detach().clone() for name, p in trainer.model.named_parameters()},
+        state,
+    )
 
 
 def gram_gap(model):
@@ -182,25 +222,27 @@ def gram_gap(model):
     [("rebalanced", True, True), ("cleared", False, True), ("moved", True, False)],
 )
 def test_a_move_does_what_it_says(case, weights_move, state_cleared):
-    run, weights, state = on_its_way(case)
+    trainer, weights, state = on_its_way(case)
     tokens = CORPUS.val[:64].view(2, 32)
-    before, parameters = run.model(tokens)[0], dict(run.model.named_parameters())
-    assert gram_gap(run.model) > 1e-3
-    CASES[case].move(run.model, run.optimizer)
-    assert all(p is parameters[name] for name, p in run.model.named_parameters())  # in place
-    torch.testing.assert_close(run.model(tokens)[0], before, rtol=0, atol=1e-12)
-    assert (gram_gap(run.model) < 1e-13) == weights_move
+    before, parameters = trainer.model(tokens)[0], dict(trainer.model.named_parameters())
+    assert gram_gap(trainer.model) > 1e-3
+    CASES[case].move(trainer.model, trainer.optimizer)
+    assert all(p is parameters[name] for name, p in trainer.model.named_parameters())  # in place
+    torch.testing.assert_close(trainer.model(tokens)[0], before, rtol=0, atol=1e-12)
+    assert (gram_gap(trainer.model) < 1e-13) == weights_move
     for name, p in parameters.items():
         queries_keys = slice(0, 2 * E) if "c_attn" in name else slice(0, 0)
         moved = ~torch.isclose(p, weights[name], rtol=1e-9, atol=0)
         assert moved[queries_keys].any() == (weights_move and "c_attn" in name), name
         moved[queries_keys] = False
         assert not moved.any(), name  # values and all else stay
-        assert (p not in run.optimizer.state) == (state_cleared and "c_attn" in name), name
-        if p in run.optimizer.state:
-            torch.testing.assert_close(dict(run.optimizer.state[p]), state[name], rtol=0, atol=0)
+        assert (p not in trainer.optimizer.state) == (state_cleared and "c_attn" in name), name
+        if p in trainer.optimizer.state:
+            torch.testing.assert_close(
+                dict(trainer.optimizer.state[p]), state[name], rtol=0, atol=0
+            )
     moved_to = {name: p.detach().clone() for name, p in parameters.items()}
-    run.advance()
+    trainer.advance()
     assert all(
         not torch.equal(p, moved_to[name]) for name, p in parameters.items()
     )  # and goes on being trained
@@ -383,9 +425,9 @@ def test_job_that_is_done_is_read_and_not_run(tmp_path, tiny, monkeypatch):
 @pytest.mark.parametrize(
     "part, change, difference",
     [
-        ("training", {"steps": 41}, "steps (40, now 41)"),
-        ("model", {"n_embd": 32}, "n_embd (16, now 32), mlp_width (64, now 128)"),
-        ("measure_every", 5, "measure_every (4, now 5)"),
+        ("training", {"steps": 41}, "steps (40, not 41)"),
+        ("model", {"n_embd": 32}, "n_embd (16, not 32), mlp_width (64, not 128)"),
+        ("measure_every", 5, "measure_every (4, not 5)"),
     ],
 )
 def test_record_of_other_settings_is_refused(
@@ -404,6 +446,88 @@ def test_record_of_other_settings_is_refused(
         ):
             again()
     assert not Job("smoke", "adamw").path(tmp_path).exists()  # refused before any run
+
+
+@pytest.mark.parametrize(
+    "made, place, difference",
+    [
+        (("adamw", 0), ("rebalanced", 0), "case (adamw, not rebalanced)"),
+        (("sgd", 5), ("sgd", 0), "seed (5, not 0)"),
+        (("sgd", 0), ("sgd", 0, None, "float64"), "precision (float32, not float64)"),
+        (("sgd", 0, None, "float64"), ("sgd", 0), "precision (float64, not float32)"),
+        (("sgd", 0, 0.5), ("sgd", 0), "learning_rate (0.5, not 0.25), min_learning_rate (0.05,"),
+        (("sgd", 0), ("sgd", 0, 0.5), "learning_rate (0.25, not 0.5), min_learning_rate (0.025,"),
+    ],
+)
+def test_record_of_another_run_is_refused_wherever_it_is_read(
+    tmp_path, tiny, made, place, difference
+):
+    made, job = Job("smoke", *made), Job("smoke", *place)
+    run(made, tmp_path / "there")
+    path = job.path(tmp_path / "here")
+    path.parent.mkdir(parents=True)
+    shutil.copy(made.path(tmp_path / "there"), path)
+    for read in (
+        lambda: finished(job, tmp_path / "here"),
+        lambda: run(job, tmp_path / "here"),
+        lambda: sweep([job], tmp_path / "here", report=lambda line: None),
+        lambda: read_records(tmp_path / "here" / "smoke"),
+    ):
+        refusal = f"record='{path}': is of a run with another {difference}"
+        with pytest.raises(ValueError, match=re.escape(refusal)):
+            read()
+
+
+def test_record_of_another_preset_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(PRESETS, "other", TINY)
+    monkeypatch.setitem(PRESETS, "smoke", TINY)
+    run(Job("other", "sgd"), tmp_path)
+    shutil.copytree(tmp_path / "other", tmp_path / "smoke")
+    with pytest.raises(ValueError, match=r"another preset \(other, not smoke\); move"):
+        read_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "device, precision, usual",
+    [
+        ("cpu", "float32", True),
+        ("cpu", "bfloat16", False),
+        ("NVIDIA H200", "bfloat16", True),
+        ("NVIDIA H200", "float32", False),
+        ("Tesla T4", "float16", True),
+    ],
+)
+def test_usual_precision_is_that_of_the_device(tmp_path, tiny, device, precision, usual):
+    record = run(GOOD, tmp_path)
+    record.provenance.update(device=device, precision=precision)
+    record.write(GOOD.path(tmp_path))
+    if usual:
+        assert finished(GOOD, tmp_path).provenance["device"] == device
+    else:
+        with pytest.raises(ValueError, match=f"another precision \\({precision}, not "):
+            finished(GOOD, tmp_path)
+
+
+def test_waiting_for_another_process_ends_with_its_record(tmp_path, tiny, monkeypatch):
+    @contextmanager
+    def held(path):  # another process makes the record meanwhile
+        with resume.held(path):
+            experiments._made(GOOD, path, "cpu", False)
+        with monkeypatch.context() as patch:
+            patch.setattr(experiments, "train", None)
+            yield
+
+    monkeypatch.setattr(experiments, "held", held)
+    assert len(run(GOOD, tmp_path).loss) == 40
+    assert os.listdir(tmp_path / "smoke" / "sgd") == ["seed-0.json.xz"]
+
+
+def test_record_that_another_process_makes_is_not_made_twice(tmp_path, tiny, monkeypatch):
+    monkeypatch.setattr(experiments, "held", partial(resume.held, seconds=0.1))
+    GOOD.path(tmp_path).parent.mkdir(parents=True)
+    with resume.held(GOOD.path(tmp_path)):
+        with pytest.raises(ValueError, match="seed-0.json.xz': is being made by another process"):
+            run(GOOD, tmp_path)
 
 
 def test_record_of_another_title_or_without_a_younger_option_is_read(tmp_path, tiny, monkeypatch):
@@ -442,14 +566,24 @@ def test_seed_decides_weights_and_batches(tmp_path, tiny):
 # ---- killed
 
 
-def with_dropout():
-    """The tiny preset with dropout, in whichever process this is called, and a checkpoint every 10 steps."""
+@pytest.fixture(params=[1, 2])
+def threads(request):
+    """So many threads in this process, and the number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def with_dropout(threads):
+    """The tiny preset with dropout, in whichever process this is called, so many threads, and its state saved every 10 steps."""
+    torch.set_num_threads(threads)
     PRESETS["smoke"] = replace(TINY, model=TINY.model | {"dropout": 0.2})
-    experiments.Checkpoint = partial(Checkpoint, every=10)
+    experiments.Resume = partial(Resume, every=10)
 
 
-def killed_at_step(job, folder, last):
-    with_dropout()
+def killed_at_step(job, folder, threads, last):
+    with_dropout(threads)
     on_step = Recorder.on_step
 
     def on_step_or_die(self, step, *rest):
@@ -461,8 +595,8 @@ def killed_at_step(job, folder, last):
     run(job, folder)
 
 
-def killed_at_rename(job, folder, last, half):
-    with_dropout()
+def killed_at_rename(job, folder, threads, last, half):
+    with_dropout(threads)
     calls, replace_ = [], os.replace
 
     def rename_or_die(draft, path):
@@ -476,14 +610,20 @@ def killed_at_rename(job, folder, last, half):
     run(job, folder)
 
 
-@pytest.fixture(scope="module")
-def never_stopped(tmp_path_factory):
-    folder, job = tmp_path_factory.mktemp("whole"), Job("smoke", "rebalanced", 5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PRESETS, "smoke", None), patch.setattr(experiments, "Checkpoint", None)
-        with_dropout()
+@pytest.fixture
+def dropping(monkeypatch, threads):
+    """What with_dropout does, put back in the end."""
+    monkeypatch.setitem(PRESETS, "smoke", PRESETS["smoke"])
+    monkeypatch.setattr(experiments, "Resume", Resume)
+    with_dropout(threads)
+
+
+@functools.cache
+def never_stopped(job, threads):
+    """What the record of an uninterrupted run with so many threads holds."""
+    with tempfile.TemporaryDirectory() as folder:
         run(job, folder)
-    return job, content(job.path(folder))
+        return content(job.path(folder))
 
 
 @pytest.mark.parametrize(
@@ -491,63 +631,75 @@ def never_stopped(tmp_path_factory):
     [
         (killed_at_step, (4,), []),
         (killed_at_step, (9,), []),
-        (killed_at_step, (10,), ["checkpoint"]),
-        (killed_at_step, (37,), ["checkpoint"]),
+        (killed_at_step, (10,), ["resume"]),
+        (killed_at_step, (37,), ["resume"]),
         (killed_at_rename, (1, True), []),
-        (killed_at_rename, (2, True), ["checkpoint"]),
-        (killed_at_rename, (3, False), ["checkpoint"]),
-        (killed_at_rename, (4, True), ["checkpoint"]),
+        (killed_at_rename, (2, True), ["resume"]),
+        (killed_at_rename, (3, False), ["resume"]),
+        (killed_at_rename, (4, True), ["resume"]),
     ],
 )  # the fourth is that of the record
-def test_killed_run_ends_as_one_that_was_not(
-    tmp_path, monkeypatch, never_stopped, kill, moment, left
-):
-    job, expected = never_stopped
-    path = job.path(tmp_path)
-    assert killed(kill, job, tmp_path, *moment)
+def test_killed_run_ends_as_one_that_was_not(tmp_path, dropping, threads, kill, moment, left):
+    # every number, as long as all sittings have as many threads, be it one or several
+    job = Job("smoke", "rebalanced", 5)
+    path, expected = job.path(tmp_path), never_stopped(job, threads)
+    assert expected["provenance"]["threads"] == threads
+    assert killed(kill, job, tmp_path, threads, *moment)
     assert sorted(name for name in os.listdir(path.parent) if name[0] != ".") == [
         f"seed-5.{name}" for name in left
     ]
-    (
-        monkeypatch.setitem(PRESETS, "smoke", None),
-        monkeypatch.setattr(experiments, "Checkpoint", None),
-    )  # so that both are put back
-    with_dropout()
     run(job, tmp_path)
     assert content(path) == expected and os.listdir(path.parent) == [path.name]
 
 
+def test_run_that_goes_on_with_other_threads_ends_near_and_says_so(tmp_path, dropping, threads):
+    # sums of floats are taken in another order: equal to rounding, and no closer
+    job = Job("smoke", "rebalanced", 5)
+    path, expected = job.path(tmp_path), never_stopped(job, threads)
+    assert killed(killed_at_step, job, tmp_path, 3 - threads, 25)
+    run(job, tmp_path)
+    found = content(path)
+    assert [origin["threads"] for origin in found["provenance"]["earlier"]] == [3 - threads]
+    assert found["provenance"]["threads"] == threads
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-4)
+    for name in ("beta", "tau", "mu", "gradient_W_K"):
+        np.testing.assert_allclose(
+            found["heads"][name], expected["heads"][name], rtol=1e-2, atol=1e-5
+        )
+
+
 def test_sitting_under_other_circumstances_is_told(tmp_path, monkeypatch, tiny):
     job, move = Job("smoke", "moved"), CASES["moved"].move
-    monkeypatch.setattr(experiments, "Checkpoint", partial(Checkpoint, every=10))
+    monkeypatch.setattr(experiments, "Resume", partial(Resume, every=10))
+    origin = experiments.provenance(CORPUS, "cpu", "float32")
     for commit, act in (("one", interrupt), ("one", interrupt), ("two", move)):
-        monkeypatch.setattr(experiments, "provenance", lambda *_: {"commit": commit})
+        monkeypatch.setattr(experiments, "provenance", lambda *_: origin | {"commit": commit})
         monkeypatch.setitem(CASES, "moved", replace(CASES["moved"], move=act))
         if act is interrupt:
             with pytest.raises(KeyboardInterrupt):
                 run(job, tmp_path)
     found = run(job, tmp_path).provenance
-    assert found["commit"] == "two" and found["earlier"] == [{"commit": "one"}]
+    assert found["commit"] == "two" and found["earlier"] == [origin | {"commit": "one"}]
 
 
-def test_damaged_checkpoint_stops_the_run(tmp_path, tiny):
+def test_damaged_state_stops_the_run(tmp_path, tiny):
     job = Job("smoke", "sgd")
     job.path(tmp_path).parent.mkdir(parents=True)
-    job.path(tmp_path).with_name("seed-0.checkpoint").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="^checkpoint=.*seed-0.checkpoint': is damaged"):
+    job.path(tmp_path).with_name("seed-0.resume").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="^resume=.*seed-0.resume': is damaged"):
         run(job, tmp_path)
 
 
-def test_checkpoint_of_another_case_is_refused(tmp_path, tiny, monkeypatch):
-    monkeypatch.setattr(experiments, "Checkpoint", partial(Checkpoint, every=10))
+def test_state_of_another_case_is_refused(tmp_path, tiny, monkeypatch):
+    monkeypatch.setattr(experiments, "Resume", partial(Resume, every=10))
     monkeypatch.setitem(CASES, "cleared", replace(CASES["cleared"], move=interrupt))
     adamw, cleared = Job("smoke", "adamw"), Job("smoke", "cleared")
     with pytest.raises(KeyboardInterrupt):
         run(cleared, tmp_path)
     adamw.path(tmp_path).parent.mkdir(parents=True)
     os.replace(
-        cleared.path(tmp_path).with_name("seed-0.checkpoint"),
-        adamw.path(tmp_path).with_name("seed-0.checkpoint"),
+        cleared.path(tmp_path).with_name("seed-0.resume"),
+        adamw.path(tmp_path).with_name("seed-0.resume"),
     )
     with pytest.raises(ValueError, match="another case; delete it"):
         run(adamw, tmp_path)
@@ -589,8 +741,8 @@ def test_sweep_says_once_that_its_corpus_cannot_be_had(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_worker_that_goes_on_from_a_checkpoint_says_so(tmp_path, tiny, monkeypatch, capfd):
-    monkeypatch.setattr(experiments, "Checkpoint", partial(Checkpoint, every=10))
+def test_worker_that_goes_on_from_a_saved_state_says_so(tmp_path, tiny, monkeypatch, capfd):
+    monkeypatch.setattr(experiments, "Resume", partial(Resume, every=10))
     monkeypatch.setattr(
         experiments,
         "for_each",
@@ -605,7 +757,7 @@ def test_worker_that_goes_on_from_a_checkpoint_says_so(tmp_path, tiny, monkeypat
     sweep([job], tmp_path, report=lambda line: None)
     assert (
         capfd.readouterr().err
-        == f"{job.path(tmp_path).with_name('seed-0.checkpoint')}: the run goes on from step 10 of 40\n"
+        == f"{job.path(tmp_path).with_name('seed-0.resume')}: the run goes on from step 10 of 40\n"
     )
 
 

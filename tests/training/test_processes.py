@@ -3,13 +3,15 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 
 import pytest
 import torch
-from kills import FORKSERVER, kill_self
+from kills import FORKSERVER, kill_self, killed
 
 from attnid.training import processes
 from attnid.training.processes import for_each
@@ -152,6 +154,40 @@ def test_second_interrupt_kills(tmp_path):
     process.start()
     process.join(100)
     assert process.exitcode == 0 and {"interrupted", "nobody-left"} <= set(os.listdir(tmp_path))
+
+
+def go_on(folder):
+    """Start work of a minute, and be killed."""
+    processes.get_context = multiprocessing.get_context
+    threading.Thread(target=kill_once_started, args=(folder,)).start()
+    for_each(partial(note_and_wait, folder), ["a", "b"], lambda *end: None, workers=2)
+
+
+def kill_once_started(folder):
+    while len(list(folder.glob("pid-*"))) < 2:
+        time.sleep(0.01)
+    kill_self()
+
+
+def note_and_wait(folder, item):
+    (folder / f"pid-{os.getpid()}").touch()
+    while True:  # works, and hears nothing
+        with suppress(BaseException):
+            time.sleep(60)
+
+
+def test_processes_end_with_one_that_is_killed(tmp_path):
+    assert killed(go_on, tmp_path)
+    pids = [int(path.name.removeprefix("pid-")) for path in tmp_path.iterdir()]
+    give_up = time.monotonic() + 10
+    while any(map(is_there, pids)) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert len(pids) == 2 and not any(map(is_there, pids))
+
+
+def is_there(pid):
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return state.stdout.strip()[:1] not in ("", "Z")
 
 
 def hears(folder, item):

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnid.files import Checkpoint
 from attnid.network.gpt import GPT, GPTConfig
 from attnid.training.data import load_corpus
+from attnid.training.resume import Resume
 from attnid.training.run import (
-    Run,
+    Trainer,
     TrainingConfig,
     evaluate,
     get_batch,
@@ -319,35 +319,35 @@ def test_stopped_run_goes_on_to_the_same_numbers(tmp_path, last, options):
             raise KeyboardInterrupt
 
     whole, history = small_run(config=DROPPING, **options)
-    checkpoint = Checkpoint(tmp_path / "c", 2)
+    resume = Resume(tmp_path / "c", 2)
     with pytest.raises(KeyboardInterrupt):
-        small_run(config=DROPPING, checkpoint=checkpoint, on_step=stop, **options)
+        small_run(config=DROPPING, resume=resume, on_step=stop, **options)
     torch.rand(3)  # the global generator is somewhere else
-    resumed, found = small_run(config=DROPPING, checkpoint=checkpoint, **options)
+    resumed, found = small_run(config=DROPPING, resume=resume, **options)
     assert found == history and same_weights(resumed, whole)
 
 
 def test_loss_scaler_goes_on_too():
-    run = Run(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
-    run.advance()
-    run.scaler.update(1024.0)
-    other = Run(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
+    trainer = Trainer(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
+    trainer.advance()
+    trainer.scaler.update(1024.0)
+    other = Trainer(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
     assert other.scaler.get_scale() == 65536.0
-    other.load_state_dict(copy.deepcopy(run.state_dict()))
+    other.load_state_dict(copy.deepcopy(trainer.state_dict()))
     assert other.scaler.get_scale() == 1024.0
-    assert other.advance() == run.advance() and same_weights(other.model, run.model)
+    assert other.advance() == trainer.advance() and same_weights(other.model, trainer.model)
 
 
 def test_step_that_overflows_moves_nothing():
-    run = Run(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
-    run.advance()
-    run.scaler.update(2.0**100)
-    before = [p.detach().clone() for p in run.model.parameters()]
-    run.advance()
+    trainer = Trainer(GPT(SMALL), CORPUS, SETTINGS, precision="float16")
+    trainer.advance()
+    trainer.scaler.update(2.0**100)
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    trainer.advance()
     assert (
-        all(map(torch.equal, before, run.model.parameters()))
-        and run.scaler.get_scale() == 2.0**99
-        and run.step == 2
+        all(map(torch.equal, before, trainer.model.parameters()))
+        and trainer.scaler.get_scale() == 2.0**99
+        and trainer.step == 2
     )
 
 
@@ -361,12 +361,12 @@ def test_step_that_overflows_moves_nothing():
     ],
 )
 def test_precision_is_that_of_the_products(precision, products, weights):
-    run, seen = Run(GPT(SMALL), CORPUS, SETTINGS, precision=precision), set()
-    run.model.transformer.h[0].mlp.c_fc.register_forward_hook(
+    trainer, seen = Trainer(GPT(SMALL), CORPUS, SETTINGS, precision=precision), set()
+    trainer.model.transformer.h[0].mlp.c_fc.register_forward_hook(
         lambda module, inputs, output: seen.add(output.dtype)
     )
-    losses = [run.advance() for _ in range(3)]
-    assert seen == {products} and {p.dtype for p in run.model.parameters()} == {weights}
+    losses = [trainer.advance() for _ in range(3)]
+    assert seen == {products} and {p.dtype for p in trainer.model.parameters()} == {weights}
     assert losses == pytest.approx(small_run()[1]["loss"][:3], rel=1e-2)
     assert (losses == small_run()[1]["loss"][:3]) == (precision == "float32")
 
@@ -388,20 +388,20 @@ def test_compiled_run_has_the_same_names_and_losses(monkeypatch):
         compiler(lambda x: x + 1, backend="eager")(torch.zeros(1))
     except Exception as error:
         pytest.skip(f"torch.compile does not work here: {type(error).__name__}")
-    run, plain = (
-        Run(GPT(SMALL), CORPUS, SETTINGS, compiled=compiled) for compiled in (True, False)
+    trainer, plain = (
+        Trainer(GPT(SMALL), CORPUS, SETTINGS, compiled=compiled) for compiled in (True, False)
     )
-    assert [run.advance() for _ in range(3)] == pytest.approx(
+    assert [trainer.advance() for _ in range(3)] == pytest.approx(
         [plain.advance() for _ in range(3)], rel=1e-6
     )
-    assert seen == [run.model] and run.forward is not run.model
+    assert seen == [trainer.model] and trainer.forward is not trainer.model
     assert (
-        list(run.state_dict()["model"])
+        list(trainer.state_dict()["model"])
         == list(plain.state_dict()["model"])
         == list(GPT(SMALL).state_dict())
     )
-    plain.load_state_dict(run.state_dict())
-    assert same_weights(plain.model, run.model)
+    plain.load_state_dict(trainer.state_dict())
+    assert same_weights(plain.model, trainer.model)
 
 
 # ---- stock nanoGPT

@@ -1,11 +1,9 @@
 """Corpora of characters: tiny Shakespeare, and a text that the package makes itself, whose entropy rate is known exactly."""
 
 import hashlib
-import http.client
 import math
 import os
 import re
-import urllib.request
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -13,8 +11,8 @@ from pathlib import Path
 
 import platformdirs
 import torch
-
-from ..files import write_whole
+from jaxtyping import Int64
+from torch import Tensor
 
 NAMES = ("tiny_shakespeare", "embedded")
 
@@ -23,7 +21,6 @@ SHAKESPEARE_URL = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 )
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-SHAKESPEARE_BYTES = 1_115_394
 FILE_NAMES = ("tinyshakespeare.txt", "input.txt")
 
 EMBEDDED_SHA256 = "4e7f3bb4eb535d8f98c79ed7dd71b7d5867c251472ed58c1a201adbce97b404a"
@@ -45,13 +42,13 @@ class Corpus:
     """
 
     name: str
-    train: torch.Tensor = field(repr=False)
-    val: torch.Tensor = field(repr=False)
+    train: Int64[Tensor, "n"] = field(repr=False)
+    val: Int64[Tensor, "m"] = field(repr=False)
     vocabulary: str
     sha256: str
     entropy_rate: float | None
 
-    def encode(self, text):
+    def encode(self, text) -> Int64[Tensor, "n"]:
         """Text -> int64 tensor (n,). ValueError for a character that the corpus does not have."""
         return torch.tensor(_encode(text, self.vocabulary), dtype=torch.int64)
 
@@ -63,9 +60,8 @@ class Corpus:
             raise ValueError(f"ids={ids!r}: must be a tensor or a list of token numbers") from error
         wrong = [i for i in ids if not (isinstance(i, int) and 0 <= i < len(self.vocabulary))]
         if wrong:
-            raise ValueError(
-                f"ids: {wrong[0]!r} is not a token number from 0 to {len(self.vocabulary) - 1}"
-            )
+            last = len(self.vocabulary) - 1
+            raise ValueError(f"ids: {wrong[0]!r} is not a token number from 0 to {last}")
         return "".join(self.vocabulary[i] for i in ids)
 
 
@@ -73,7 +69,7 @@ def load_corpus(name):
     """The corpus called `name`: "tiny_shakespeare" or "embedded". Another name raises ValueError.
 
     Tiny Shakespeare is read from the folder that the environment variable ATTNID_DATA names (tinyshakespeare.txt or
-    input.txt), else from the user's cache folder, else downloaded into that folder, once. Its size and sha256 are checked
+    input.txt), else from the user's cache folder, else downloaded into that folder, once. Its sha256 is checked
     wherever it lies. CorpusError when it cannot be had, is not the right text, or ATTNID_DATA names no folder. The embedded
     text needs no file.
     """
@@ -87,15 +83,8 @@ def load_corpus(name):
 def _corpus(name, text, entropy_rate):
     vocabulary = "".join(sorted(set(text)))
     tokens = torch.tensor(_encode(text, vocabulary), dtype=torch.int64)  # (n,)
-    cut = int(0.9 * len(text))
-    return Corpus(
-        name,
-        tokens[:cut],
-        tokens[cut:],
-        vocabulary,
-        hashlib.sha256(text.encode()).hexdigest(),
-        entropy_rate,
-    )
+    cut, sha256 = int(0.9 * len(text)), hashlib.sha256(text.encode()).hexdigest()
+    return Corpus(name, tokens[:cut], tokens[cut:], vocabulary, sha256, entropy_rate)
 
 
 def _encode(text, vocabulary):
@@ -110,69 +99,46 @@ def _encode(text, vocabulary):
 
 
 def _shakespeare():
-    cache = Path(platformdirs.user_cache_dir("attnid"))
-    given = os.environ.get("ATTNID_DATA")
+    cache, given = Path(platformdirs.user_cache_dir("attnid")), os.environ.get("ATTNID_DATA")
     if given and not os.path.isdir(given):
-        raise CorpusError(
-            f"ATTNID_DATA={given!r} is not a folder: set it to the folder that holds {FILE_NAMES[0]}, or unset it"
-        )
+        what_to_do = f"set it to the folder that holds {FILE_NAMES[0]}, or unset it"
+        raise CorpusError(f"ATTNID_DATA={given!r} is not a folder: {what_to_do}")
     for path in [Path(folder) / file for folder in (given, cache) if folder for file in FILE_NAMES]:
         if os.path.isfile(path):
             return _read(path)
-    return _download(cache / FILE_NAMES[0], given).decode()
+    return _read(_fetch(cache, given))
 
 
 def _read(path):
     try:
-        content = path.read_bytes()
+        content = Path(path).read_bytes()
     except OSError as error:
-        raise CorpusError(
-            f"{path} cannot be read ({error}): make it readable, or set ATTNID_DATA to another folder"
-        ) from error
-    return _checked(
-        content, path, "delete it, and it is downloaded again, or put the right file in its place"
-    ).decode()
-
-
-def _checked(content, where, what_to_do):
+        what_to_do = "make it readable, or set ATTNID_DATA to another folder"
+        raise CorpusError(f"{path} cannot be read ({error}): {what_to_do}") from error
     digest = hashlib.sha256(content).hexdigest()
-    if len(content) != SHAKESPEARE_BYTES:
-        raise CorpusError(
-            f"{where} has {len(content):,} bytes, not {SHAKESPEARE_BYTES:,}: {what_to_do}"
-        )
     if digest != SHAKESPEARE_SHA256:
-        raise CorpusError(f"{where} has sha256 {digest}, not {SHAKESPEARE_SHA256}: {what_to_do}")
-    return content
+        what_to_do = "delete it, and it is downloaded again, or put the right file in its place"
+        what = f"has {len(content):,} bytes and sha256 {digest}, not {SHAKESPEARE_SHA256}"
+        raise CorpusError(f"{path} {what}: {what_to_do}")
+    return content.decode()
 
 
-def _download(path, given):
-    looked = (
-        f" (ATTNID_DATA={given!r} was looked at: it has no {' or '.join(FILE_NAMES)})"
-        if given
-        else ""
-    )
-    elsewhere = f"fetch {SHAKESPEARE_URL} by other means as {FILE_NAMES[0]}, and set ATTNID_DATA to its folder{looked}"
+def _fetch(cache, given):
+    """Download the text into the cache folder, whole and right or not at all. Returns its path."""
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")  # what it says on its way would get into stored outputs
+    sha256, name = f"sha256:{SHAKESPEARE_SHA256}", FILE_NAMES[0]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+        return pooch.retrieve(SHAKESPEARE_URL, sha256, name, cache)
+    except (OSError, ValueError) as error:  # of the network or the disk, or another text
+        names = " or ".join(FILE_NAMES)
+        looked = f" (ATTNID_DATA={given!r} was looked at: it has no {names})" if given else ""
         raise CorpusError(
-            f"the cache folder {path.parent} cannot be made ({error}): make it writable, or {elsewhere}"
+            f"tiny Shakespeare could not be downloaded into the cache folder {cache} ({error}): try again with a network "
+            f"and a folder that can be written, or fetch {SHAKESPEARE_URL} by other means as {name}, and set ATTNID_DATA "
+            f"to its folder{looked}"
         ) from error
-    try:
-        with urllib.request.urlopen(SHAKESPEARE_URL, timeout=60) as response:
-            content = response.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise CorpusError(
-            f"tiny Shakespeare could not be downloaded ({error}): try again with a network, or {elsewhere}"
-        ) from error
-    _checked(content, f"what {SHAKESPEARE_URL} sent", f"try again, or {elsewhere}")
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise CorpusError(
-            f"the cache folder {path.parent} cannot be written ({error}): make it writable, or {elsewhere}"
-        ) from error
-    return content
 
 
 # ---- the embedded text: sentences from a small source with integer weights
@@ -223,12 +189,9 @@ def embedded_entropy_rate():
     nats, length = _entropy(list(SENTENCES.values())), 0.0
     for pattern, weight in SENTENCES.items():
         lists = re.findall(r"{(\w+)}", pattern)
-        nats += weight / total * sum(_entropy(_weights(key)) for key in sorted(set(lists)))
-        length += (
-            weight
-            / total
-            * (len(re.sub(r"{\w+}", "", pattern)) + sum(_mean_length(key) for key in lists))
-        )
+        fixed, share = len(re.sub(r"{\w+}", "", pattern)), weight / total
+        nats += share * sum(_entropy(_weights(key)) for key in sorted(set(lists)))
+        length += share * (fixed + sum(_mean_length(key) for key in lists))
     return nats / length
 
 

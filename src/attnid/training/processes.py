@@ -1,9 +1,12 @@
 """Work spread over processes: one for each item, a few at a time."""
 
+import math
+import os
 import signal
+import threading
 import time
 from contextlib import suppress
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, parent_process
 
 import torch
 
@@ -13,15 +16,12 @@ def for_each(function, items, ended, *, workers=1, seconds=None):
 
     ended(item, error) is called as each ends, error being "" or what went wrong, the death of the process included; the others
     go on. After `seconds` no further item starts. An interrupt interrupts the processes and waits until they have ended; a second
-    one kills them.
+    one kills them. If this process is killed, they end by themselves.
     """
-    waiting, running, start = list(items), {}, time.monotonic()
+    waiting, running = list(items), {}
+    until = math.inf if seconds is None else time.monotonic() + seconds
     threads = max(1, torch.get_num_threads() // workers)
-    may_start = lambda: (
-        waiting
-        and len(running) < workers
-        and (seconds is None or time.monotonic() - start < seconds)
-    )
+    may_start = lambda: waiting and len(running) < workers and time.monotonic() < until
     try:
         while running or may_start():
             while may_start():
@@ -39,9 +39,8 @@ def _start(function, item, threads):
     context = get_context("spawn")
     answer, speak = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(speak, function, item, threads))
-    hears = signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches every process, also one that is still importing
+    # Ctrl-C reaches every process, also one that is still importing
+    hears = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process.start()
     finally:
@@ -67,6 +66,7 @@ def _end(processes):
 def _work(speak, function, item, threads):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process interrupts the others
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:
         function(item)
@@ -75,6 +75,11 @@ def _work(speak, function, item, threads):
         error = f"{type(failure).__name__}: {failure}"
     with suppress(BrokenPipeError):  # whoever asked may have ended
         speak.send(error)
+
+
+def _end_with_parent():
+    connection.wait([parent_process().sentinel])
+    os._exit(1)
 
 
 def _error(answer, process):

@@ -5,7 +5,8 @@ import time
 import torch
 
 from ..layer.metrics import metrics_of_products, step_products, trace
-from .run import evaluate, learning_rate_at
+from .run import evaluate
+from .settings import learning_rate_at
 
 
 class Recorder:
@@ -33,49 +34,38 @@ class Recorder:
         if self.case.move is not None and done % self.preset.move_every == 0:
             self.case.move(model, optimizer)
         if done % self.preset.evaluate_every == 0 or done == self.settings.steps:
-            evaluation = evaluate(model, self.corpus.val, batches=10)
-            for name, value in (
-                ("step", done),
-                ("loss", evaluation.loss),
-                ("error", evaluation.error),
-            ):
+            loss, error = evaluate(model, self.corpus.val, batches=10)
+            for name, value in {"step": done, "loss": loss, "error": error}.items():
                 self.validation[name].append(value)
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
 
     def _measures(self, step):
-        return (
-            None not in (self.case.observe, self.preset.measure_every)
-            and step % self.preset.measure_every == 0
-        )
+        never = None in (self.case.observe, self.preset.measure_every)
+        return not never and step % self.preset.measure_every == 0
 
     def _factors(self, model, gradient=False):
-        weights, biases = (
-            self.case.observe(model, part, gradient=gradient) for part in ("weight", "bias")
-        )
-        return [
-            *(W.contiguous() for W in weights),
-            *(b.unsqueeze(-1) for b in biases),
-        ]  # W_Q, W_K, and b_Q, b_K as columns
+        # W_Q, W_K (layers, H, D, E), and b_Q, b_K as columns (layers, H, D, 1)
+        weights = self.case.observe(model, "weight", gradient=gradient)
+        biases = self.case.observe(model, "bias", gradient=gradient)
+        return [*(W.contiguous() for W in weights), *(b.unsqueeze(-1) for b in biases)]
 
     def _metrics(self, step, model):
         W_Q, W_K, b_Q, b_K = map(step_products, self.before, self._factors(model))
         g_Q, g_K, g_b_Q, g_b_K = (g @ g.mT for g in self._factors(model, gradient=True))
-        joint = metrics_of_products(W_Q + b_Q, W_K + b_K)
+        plain, joint = metrics_of_products(W_Q, W_K), metrics_of_products(W_Q + b_Q, W_K + b_K)
+        unbalanced = torch.linalg.matrix_norm(g_Q + g_b_Q - g_K - g_b_K)
         length = lambda square: trace(square).sqrt()
-        return (
-            metrics_of_products(W_Q, W_K)
-            | {f"joint_{name}": joint[name] for name in ("rho", "beta", "drift")}
-            | {
-                "drift_predicted": learning_rate_at(step, self.settings) ** 2
-                * torch.linalg.matrix_norm(g_Q + g_b_Q - g_K - g_b_K),
-                "step_length": length(W_Q[2] + W_K[2]),
-                "gradient_W_Q": length(g_Q),
-                "gradient_W_K": length(g_K),
-                "gradient_b_Q": length(g_b_Q),
-                "gradient_b_K": length(g_b_K),
-            }
-        )
+        return {
+            **plain,
+            **{f"joint_{name}": joint[name] for name in ("rho", "beta", "drift")},
+            "drift_predicted": learning_rate_at(step, self.settings) ** 2 * unbalanced,
+            "step_length": length(W_Q[2] + W_K[2]),
+            "gradient_W_Q": length(g_Q),
+            "gradient_W_K": length(g_K),
+            "gradient_b_Q": length(g_b_Q),
+            "gradient_b_K": length(g_b_K),
+        }
 
     @property
     def provenance(self):
@@ -84,10 +74,8 @@ class Recorder:
         return last | {"seconds": round(self.seconds, 1), "earlier": earlier}
 
     def state_dict(self):
-        return {
-            name: getattr(self, name)
-            for name in ("step", "heads", "validation", "origins", "seconds")
-        }
+        kept = ("step", "heads", "validation", "origins", "seconds")
+        return {name: getattr(self, name) for name in kept}
 
     def load_state_dict(self, state):
         here = self.origins

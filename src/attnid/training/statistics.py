@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from scipy import stats
 
 from ..checks import is_finite, require
@@ -39,12 +40,9 @@ def t_interval(values, level=0.95):
     """
     values = _sample("values", values)
     _check_level(level)
-    half = (
-        stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
-    )
-    return Interval(
-        float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values)
-    )
+    n, mean = len(values), float(values.mean())
+    half = float(stats.t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / math.sqrt(n))
+    return Interval(mean, mean - half, mean + half, n)
 
 
 def bca_interval(values, statistic=np.mean, level=0.95, *, resamples=9999, seed=0):
@@ -70,15 +68,11 @@ def bca_interval(values, statistic=np.mean, level=0.95, *, resamples=9999, seed=
     return Interval(estimate, float(ends.low), float(ends.high), len(values))
 
 
-def paired(one, other):
+def paired(one, other) -> Float[np.ndarray, "n"]:
     """Differences one - other of two maps seed -> value, in the order of the seeds. ValueError where the seeds differ."""
-    unmatched = sorted(set(one) ^ set(other))
-    require(
-        not unmatched,
-        "seed",
-        unmatched[0] if unmatched else None,
-        "is in one sample only: a comparison is paired by seed",
-    )
+    for seed in sorted(set(one) ^ set(other)):
+        why = "is in one sample only: a comparison is paired by seed"
+        raise ValueError(f"seed={seed!r}: {why}")
     return np.array([one[seed] - other[seed] for seed in sorted(one)])
 
 
@@ -128,14 +122,10 @@ def power_law(x, y):
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def _sample(field, values):
+def _sample(field, values) -> Float[np.ndarray, "n"]:
     values = np.asarray(values, dtype=float)
-    require(
-        values.ndim == 1 and len(values) >= 2,
-        field,
-        values.tolist(),
-        "must be at least two numbers, one per seed",
-    )
+    why = "must be at least two numbers, one per seed"
+    require(values.ndim == 1 and len(values) >= 2, field, values.tolist(), why)
     require(bool(np.isfinite(values).all()), field, values.tolist(), "every number must be finite")
     return values
 
