@@ -92,12 +92,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import xarray as xr
 
 from attnid import figures
 from attnid.claims import check
 from attnid.training.experiments import PAPER_CASES, PRESETS, RATES, Job, run
-from attnid.training.records import read_records
+from attnid.training.records import read_records, stack_seeds
 from attnid.training.run import TrainingConfig, learning_rate_at
 from attnid.training.statistics import equivalence, power_law, sign_flip_p, t_interval
 
@@ -114,31 +113,18 @@ assert dropouts == {0.0} and PRESETS["paper"].model["dropout"] == 0.2
 (WARMUP,) = {record.settings["training"]["warmup"] for record in everything}
 
 # %% [markdown]
-# Of each run we make a table with named axes, seed, step, layer and head, for each metric. A metric of a run is then
+# The seeds of a run make one table with named axes: seed, step, layer and head for each metric. A metric of a run is then
 # `runs["sgd"].beta`, its mean over heads `runs["sgd"].beta.mean("head")`, and a difference of two runs pairs them by seed.
 
+# %%
+runs = {name: stack_seeds(seeds) for name, seeds in records.items()}
+last = lambda metrics: metrics.validation_loss.isel(validation_step=-1)
+final = {name: last(metrics) for name, metrics in runs.items()}  # each (seed,)
+EACH = ("step", "layer", "head")
+late = lambda metric: metric.sel(step=slice(WARMUP, None))  # after the warm-up
 
 # %%
-def table(seeds):
-    """The metrics of a run's heads over (seed, step, layer, head)."""
-    axes = ("step", "layer", "head")
-    one = lambda record: xr.Dataset({m: (axes, v) for m, v in record.heads.items()})
-    whole = xr.concat([one(record) for record in seeds.values()], "seed")
-    layers = range(1, whole.sizes["layer"] + 1)
-    return whole.assign_coords(seed=list(seeds), step=seeds[0].step, layer=layers)
-
-
-def final_losses(seeds):
-    """The final validation loss of each seed."""
-    losses = [record.final_loss for record in seeds.values()]
-    return xr.DataArray(losses, {"seed": list(seeds)}, "seed")
-
-
-runs = {name: table(seeds) for name, seeds in records.items()}
-final = {name: final_losses(seeds) for name, seeds in records.items()}
-
-# %%
-interval = lambda values, level=0.95: t_interval(values.values, level)  # values (seed,)
+interval = lambda values, level=0.95: t_interval(values, level)  # values (seed,)
 ends = lambda values, level=0.95: interval(values, level)[1:3]
 for name, metrics in runs.items():
     print(f"{name:24}{metrics.seed.size:3} seeds")
@@ -177,8 +163,6 @@ figures.four_cases(paper_cases, SHARE)
 # The law of a head *with biases* is about $[W \; b]$, and the paper measures $W$ alone ({prf:ref}`prop-conserved-bias`). So we measure both.
 
 # %%
-EACH = ("step", "layer", "head")
-late = lambda metric: metric.sel(step=slice(WARMUP, None))  # after the warm-up
 for name in ("rho", "joint_rho"):
     metric = late(runs["sgd"][name])
     print(f"{name:9}: mean {interval(metric.mean(EACH))}; largest {metric.max():.1e}")
@@ -193,9 +177,8 @@ change = lambda metric: abs(end(metric) / start(metric) - 1)  # (seed, layer, he
 mean_change = lambda metric: change(metric).mean(("layer", "head"))  # (seed,)
 for case in ("sgd", "sgd-decay", "adamw"):
     for name in ("beta", "joint_beta"):
-        print(
-            f"{case:9} {name:10} changes by {interval(mean_change(runs[case][name]))}"
-        )
+        changed = interval(mean_change(runs[case][name]))
+        print(f"{case:9} {name:10} changes by {changed}")
 check(
     "fig-2",
     sgd_joint_beta=ends(mean_change(runs["sgd"].joint_beta)),
@@ -207,15 +190,17 @@ check(
 # over all heads hides where $\beta$ moves, so here it is layer by layer:
 
 # %%
+first_layer = lambda metric: metric.isel(layer=0)
+other_layers = lambda metric: metric.isel(layer=slice(1, None))
 for name, first, worst in (("beta", 0.084, 0.42), ("joint_beta", 0.048, 0.24)):
     changes = change(runs["sgd"][name])
     print(f"sgd {name}, the head that changes most: {changes.max():.2f}")
     by_layer = changes.mean("head")  # (seed, layer)
-    for layer in by_layer.layer.values:
-        print(f"  layer {layer}: {interval(by_layer.sel(layer=layer))}")
+    for number, values in enumerate(by_layer.T, 1):
+        print(f"  layer {number}: {interval(values)}")
     assert abs(changes.max() - worst) < 0.005
-    assert abs(by_layer.sel(layer=1).mean() - first) < 1e-3
-    assert by_layer.sel(layer=[2, 3, 4]).mean("seed").max() < 0.002
+    assert abs(first_layer(by_layer).mean() - first) < 1e-3
+    assert other_layers(by_layer).mean("seed").max() < 0.002
 
 # %% [markdown]
 # Beyond the first layer SGD keeps both within 0.2 % in the mean of each layer. In the first, the joint $\beta$ changes by 4.8 %, since
@@ -235,14 +220,11 @@ factors = grown("sgd-decay") / grown("sgd")  # (seed, layer, head), of one start
 median = factors.median(("layer", "head"))
 print(f"predicted factor {factor:.4f}; the median head's: {interval(median)}")
 check("fig-2", decay_off_prediction=ends(median / factor - 1))
-for layer in factors.layer.values:
-    of_heads = factors.sel(layer=layer)
-    print(
-        f"layer {layer}: the heads' from {of_heads.min():.4f} to {of_heads.max():.4f}"
-    )
-assert abs(factors.sel(layer=[2, 3, 4]) - factor).max() < 0.002
+for number, values in enumerate(factors.transpose("layer", ...), 1):
+    print(f"layer {number}: the heads' from {values.min():.4f} to {values.max():.4f}")
+assert abs(other_layers(factors) - factor).max() < 0.002
 assert abs(factors.min() - 0.802) < 1e-3 and abs(factors.max() - 0.873) < 1e-3
-assert factors.max() == factors.sel(layer=1).max()
+assert factors.max() == first_layer(factors).max()
 
 # %% [markdown]
 # The median head does what the schedule says, and so does every head beyond the first layer, to 0.002. Single heads of the first layer, where finite steps
@@ -285,12 +267,12 @@ assert above == [3, 14] and of_adamw.max() < 1.5 * SHARE
 spread = lambda tau: tau.max("head") - tau.min("head")
 tau = end(runs["adamw"].tau)  # (seed, layer, head)
 of_layer = spread(tau)  # (seed, layer)
-for layer in of_layer.layer.values:
-    print(f"layer {layer}: spread of tau {interval(of_layer.sel(layer=layer))}")
-first = of_layer.sel(layer=1) - of_layer.sel(layer=[2, 3, 4]).max("layer")
+for number, values in enumerate(of_layer.T, 1):
+    print(f"layer {number}: spread of tau {interval(values)}")
+first = first_layer(of_layer) - other_layers(of_layer).max("layer")
 wider = (of_layer - spread(end(runs["sgd"].tau))).mean("layer")
 for what, values in (("first layer - largest other", first), ("AdamW - SGD", wider)):
-    print(f"{what}: {interval(values)}, p = {sign_flip_p(values.values):.3f}")
+    print(f"{what}: {interval(values)}, p = {sign_flip_p(values):.3f}")
 assert ends(first)[0] > 0 and ends(wider)[0] > 0.5
 
 # %%
@@ -298,10 +280,10 @@ bound = abs(start(runs["adamw"].tau)).max()
 beyond = lambda least: (tau > least).any("head") & (tau < -least).any("head")
 for what, least in (("of both signs", 0), ("beyond the start's largest |tau|", bound)):
     print(f"seeds with heads {what}, by layer: {beyond(least).sum('seed').values}")
-print(f"the start's largest |tau| {bound:.2f}; heads of positive tau at the end:")
-print(f"{int((tau > 0).sum())} of {tau.size}")
+print(f"the start's largest |tau|: {bound:.2f}")
+print(f"heads of positive tau at the end: {(tau > 0).sum().item()} of {tau.size}")
 assert beyond(0).sum("seed").values.tolist() == [10, 10, 7, 10]
-assert beyond(bound).sel(layer=1).all()
+assert first_layer(beyond(bound)).all()
 
 # %%
 least = min(runs[case].mu.min().item() for case in PAPER_CASES)
@@ -322,7 +304,7 @@ ALL_THREE = 1 - 0.05 / 3
 MOVES = ("rebalanced", "cleared", "moved")
 cost = {case: final[case] - final["adamw"] for case in MOVES}
 for case in MOVES:
-    p = sign_flip_p(cost[case].values)
+    p = sign_flip_p(cost[case])
     print(f"{case:10} - adamw: {interval(cost[case])}; different: p = {p:.2f}")
 check("fig-2", rebalanced_loss=ends(cost["rebalanced"], ALL_THREE))
 shown = lambda difference: (difference.values, interval(difference, 0.9))
@@ -335,7 +317,7 @@ check(
 grown_beta = ends(mean_change(runs["cleared"].joint_beta))
 check("control", cleared_joint_beta=grown_beta)
 
-# %% mystnb={"image": {"alt": "Three rows of ten dots with an interval each, all well within a shaded band of plus or minus 0.02 nats around zero."}, "figure": {"caption": "Final validation loss against plain AdamW, paired by seed: dots are seeds, bars the 90 % intervals that the equivalence tests use, the band the margin.", "name": "fig-equivalence"}}
+# %% mystnb={"image": {"alt": "Three rows of ten dots with an interval each, all well within a shaded band of plus or minus 0.02 nats around zero."}, "figure": {"caption": "Final validation loss against plain AdamW, paired by seed: dots are seeds, bars 90 % intervals, as a test of equivalence at 5 % uses them, the band the margin.", "name": "fig-equivalence"}}
 figures.intervals(rows, 0.02, "difference of the validation loss, nats per character")
 
 # %% [markdown]
@@ -367,7 +349,7 @@ for what, values in (
     ("moving", moving),
     ("clearing - moving", clearing - moving),
 ):
-    print(f"{what:17}: {interval(values)}, p = {sign_flip_p(values.values):.2f}")
+    print(f"{what:17}: {interval(values)}, p = {sign_flip_p(values):.2f}")
 
 # %% [markdown]
 # Whether clearing or moving does it, ten seeds do not tell.
@@ -433,10 +415,8 @@ figures.rate_sweep(sweep, SHARE)
 # %%
 single = {rate: runs[swept[rate]].sel(seed=SIX) for rate in RATES}
 double = {rate: runs[f"{swept[rate]}-float64"] for rate in RATES}
-off = lambda metrics: (
-    abs(metrics.joint_drift / metrics.drift_predicted - 1).max().item()
-)
-check("fig-4", drift_off_prediction=max(off(double[rate]) for rate in RATES))
+off = lambda metrics: abs(metrics.joint_drift / metrics.drift_predicted - 1).max()
+check("fig-4", drift_off_prediction=max(off(double[rate]).item() for rate in RATES))
 
 # %% [markdown]
 # The records keep four digits, and to these each step obeys the law: from given weights, the drift is exactly quadratic in the rate. Does the drift of a *run* "fall as the square"? A run at
@@ -447,24 +427,21 @@ check("fig-4", drift_off_prediction=max(off(double[rate]) for rate in RATES))
 # %%
 def clock(rate):
     """The rate at each measured step, and the time before it, the sum of eta."""
-    record = sweep[rate][0]
-    settings = TrainingConfig(**record.settings["training"])
+    settings = TrainingConfig(**sweep[rate][0].settings["training"])
     eta = np.array([learning_rate_at(step, settings) for step in range(settings.steps)])
     time = np.concatenate(([0.0], np.cumsum(eta)))
-    on_steps = lambda values: xr.DataArray(
-        values[record.step], {"step": record.step}, "step"
-    )
-    return on_steps(eta), on_steps(time)
+    measured = single[rate].step.values
+    return eta[measured], time[measured]
 
 
-def power(pair, first, last):
+def power(pair, begin, stop):
     """The power of the rate in the mean drift between two times, by seed."""
     drift, size = [], []
     for rate in pair:
         eta, time = clock(rate)
-        within = (time.step >= WARMUP) & (time >= first) & (time < last)
-        drift.append(single[rate].joint_drift.where(within).mean(EACH))
-        size.append((eta**2).where(within).mean() ** 0.5)
+        within = (single[rate].step.values >= WARMUP) & (time >= begin) & (time < stop)
+        drift.append(single[rate].joint_drift.isel(step=within).mean(EACH))
+        size.append((eta[within] ** 2).mean() ** 0.5)
     return np.log(drift[0] / drift[1]) / np.log(size[0] / size[1])
 
 
@@ -500,18 +477,19 @@ figures.twins(records["sgd"][0], records["sgd-float64"][0])
 
 # %%
 tail = lambda metric, n: metric.isel(step=slice(-n, None)).median(EACH)  # (seed,)
-last = {name: tail(double[0.25][name], 50) for name in ("rho", "joint_rho")}
-for name, value in last.items():
-    of_single = tail(single[0.25][name], 50).sel(seed=value.seed)
-    print(
-        f"{name:9} late, float32: {of_single.mean():.0e}, float64: {value.mean():.0e}"
-    )
-check(
-    "fig-4", rho_float64=last["rho"].values, joint_rho_float64=last["joint_rho"].values
-)
-excess = {
-    rate: tail(single[rate].rho, 30) / tail(double[rate].rho, 30) for rate in RATES
-}
+twins = {"float32": single[0.25].sel(seed=double[0.25].seed), "float64": double[0.25]}
+ending = lambda name: {kind: tail(twins[kind][name], 50) for kind in twins}
+rho, joint_rho = ending("rho"), ending("joint_rho")
+for name, values in (("rho", rho), ("joint_rho", joint_rho)):
+    means = ", ".join(f"{kind} {seeds.mean():.0e}" for kind, seeds in values.items())
+    print(f"late {name}: {means}")
+check("fig-4", rho_float64=rho["float64"].values)
+check("fig-4", joint_rho_float64=joint_rho["float64"].values)
+
+# %%
+late_rho = lambda rates: {rate: tail(rates[rate].rho, 30) for rate in RATES}
+of_single, of_double = late_rho(single), late_rho(double)
+excess = {rate: of_single[rate] / of_double[rate] for rate in RATES}
 for rate, ratios in excess.items():
     shown = ", ".join(f"{ratio:.1f}" for ratio in ratios.values)
     print(f"rate {rate:<6}: late rho of the weights, float32 over float64: {shown}")
@@ -530,14 +508,14 @@ check(
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
-    train = lambda case: table({0: run(Job("smoke", case), folder)})
+    train = lambda case: run(Job("smoke", case), folder).dataset()
     live = {case: train(case) for case in ("sgd", "adamw", "rebalanced")}
-moves = {
-    case: change(metrics.joint_beta).max() > 0.01 for case, metrics in live.items()
+largest = {
+    case: change(metrics.joint_beta).max().item() for case, metrics in live.items()
 }
-for case, moved in moves.items():
-    print(f"{case:10} joint beta of a head changes by more than 1 %: {bool(moved)}")
-assert [bool(moved) for moved in moves.values()] == [False, True, True]
+for case, value in largest.items():
+    print(f"{case:10} joint beta of a head changes by more than 1 %: {value > 0.01}")
+assert [value > 0.01 for value in largest.values()] == [False, True, True]
 
 # %% [markdown]
 # ## On a GPU: the paper's own size
@@ -642,7 +620,7 @@ print(f"{least} seeds")
 # %% tags=["hide-cell"]
 within = ends(cost["rebalanced"], 0.9)
 smallest = max(abs(within[0]), abs(within[1]))
-p = lambda margin: equivalence(cost["rebalanced"].values, margin).p
+p = lambda margin: equivalence(cost["rebalanced"], margin).p
 assert p(1.001 * smallest) < 0.05 < p(0.999 * smallest)
 print(f"{smallest:.4f} nats per character")
 
