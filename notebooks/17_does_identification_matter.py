@@ -116,7 +116,7 @@ from attnid.network.gpt import GPT, GPTConfig, head_weights
 from attnid.tensors import normal, relative_change
 from attnid.training.experiments import PRESETS
 from attnid.training.parametrisations import Held, canonical_gpt, factored_gpt
-from attnid.training.records import read_records
+from attnid.training.records import read_records, stack_seeds
 from attnid.training.statistics import equivalence, sign_flip_p, t_interval
 
 E, D = 8, 3
@@ -362,15 +362,9 @@ origins = [record.provenance for seeds in runs.values() for record in seeds.valu
 for key in ("data", "data_sha256", "torch", "device"):
     print(f"{key}: {', '.join(sorted({origin[key] for origin in origins}))}")
 
-
-def final_losses(records):
-    """The final validation loss of each seed."""
-    losses = [record.final_loss for record in records.values()]
-    return xr.DataArray(losses, {"seed": list(records)}, "seed")
-
-
-final = {run: final_losses(records) for run, records in runs.items()}
-interval = lambda values, level=0.95: t_interval(values.values, level)
+last = lambda metrics: metrics.validation_loss.isel(validation_step=-1)
+final = {run: last(stack_seeds(seeds)) for run, seeds in runs.items()}  # each (seed,)
+interval = lambda values, level=0.95: t_interval(values, level)
 ends = lambda values, level=0.95: interval(values, level)[1:3]
 
 # %% [markdown]
@@ -396,7 +390,7 @@ ALL_FOUR = 1 - 0.05 / 4
 ARMS = ("canonical", "factored", "spent")
 difference = {arm: final[arm] - plain for arm in ARMS}
 for arm in ARMS:
-    p = sign_flip_p(difference[arm].values)
+    p = sign_flip_p(difference[arm])
     print(f"{arm:9} - plain: {interval(difference[arm])}; different: p = {p:.3f}")
 check("hypothesis", seeds=[plain.size, *(difference[arm].size for arm in ARMS)])
 for arm in ARMS:
@@ -472,18 +466,16 @@ against, interaction = {}, {}
 for run in ("canonical", "factored", "heads-1", "heads-16"):
     against[run] = final[run + FAST] - final["adamw" + FAST]
     interaction[run] = gain[run] - gain["adamw"]  # what the rate changes of that
-    p = equivalence(against[run].values, 0.02).p
+    p = equivalence(against[run], 0.02).p
     print(f"{run:9} - plain at twice the rate: {interval(against[run])}")
     print(f"{'':11} equivalent within 0.02: p = {p:.3f}")
     print(f"{'':11} what the rate changes of it: {interval(interaction[run])}")
 print(f"least p of sign flips of three seeds: {sign_flip_p(np.array([1.0, 2.0, 3.0]))}")
 check("hypothesis", interaction=ends(interaction["factored"]))
-assert np.round(interval(interaction["factored"])[:3], 3).tolist() == [
-    0.006,
-    -0.036,
-    0.048,
-]
-assert equivalence(against["factored"].values, 0.02).p > 0.05
+assert interaction["factored"].seed.values.tolist() == [0, 1, 2]  # paired by seed
+found = interval(interaction["factored"])[:3]
+assert [f"{value:.3f}" for value in found] == ["0.006", "-0.036", "0.048"]
+assert equivalence(against["factored"], 0.02).p > 0.05
 
 # %% [markdown]
 # Each model gains 0.04 to 0.11 nats in every seed. The recipe's rate is far from the best at this size, and plain AdamW gains eleven times the factored model's advantage by it.
@@ -494,13 +486,11 @@ assert equivalence(against["factored"].values, 0.02).p > 0.05
 
 # %%
 at_recipe = {run: final[run] - plain for run in ("heads-1", "heads-16")}
+rates = {"the recipe's": at_recipe, "twice that": against}
 for run in at_recipe:
-    for rate, of_run in (
-        ("the recipe's", at_recipe[run]),
-        ("twice that", against[run]),
-    ):
-        low, high = ends(of_run, 1 - 0.05 / 2)
-        print(f"{run:8} - 4 heads, rate {rate:12}: {interval(of_run)}")
+    for rate, differences in rates.items():
+        low, high = ends(differences[run], 1 - 0.05 / 2)
+        print(f"{run:8} - 4 heads, rate {rate:12}: {interval(differences[run])}")
         print(f"{'':11} at 97.5 %, for two comparisons: {low:.3f} to {high:.3f}")
 check("hypothesis", sixteen_heads=ends(against["heads-16"], 1 - 0.05 / 2))
 assert at_recipe["heads-16"].mean() > 0 > ends(at_recipe["heads-16"])[0]
