@@ -100,150 +100,179 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # ## The same symbols in code
 #
-# Part 1 of the proposition first, at a random plain point: a canonical and a factored pair with its product, and the way back. Not every $M$ has a canonical pair, so part 1 speaks of an infimum: where $K[:, S]$ is singular, canonical products come as near as one likes.
+# Part 1 of the proposition first. From a plain pair with the product $M$ we make a canonical and a factored pair with the same $M$, in rational arithmetic, where equal means equal.
 
 # %%
 from pathlib import Path
 
 import numpy as np
 import torch
+import xarray as xr
+from flint import fmpq, fmpq_mat
 
 from attnid import Attention, count, figures, rebalance
-from attnid.training.experiments import PRESETS
+from attnid.claims import check
 from attnid.network.gpt import GPT, GPTConfig, head_weights
+from attnid.tensors import normal, relative_change
+from attnid.training.experiments import PRESETS
 from attnid.training.parametrisations import Held, canonical_gpt, factored_gpt
-from attnid.training.records import read_records
-from attnid.training.statistics import equivalence, paired, sign_flip_p, t_interval
+from attnid.training.records import read_records, stack_seeds
+from attnid.training.statistics import equivalence, sign_flip_p, t_interval
 
-# %% tags=["claim-idle-steering"]
 E, D = 8, 3
-generator = torch.Generator().manual_seed(0)
-draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+identity = fmpq_mat([[int(i == j) for j in range(D)] for i in range(D)])
+product = lambda K, Q: K.transpose() * Q
+
+
+# %%
+def integers(rows, columns, seed):
+    """A random matrix of integers between -99 and 99, over the rational numbers."""
+    draw = torch.Generator().manual_seed(seed)
+    return fmpq_mat(torch.randint(-99, 100, (rows, columns), generator=draw).tolist())
+
+
+def columns_S(K):
+    """The first D columns of a matrix."""
+    return fmpq_mat([row[:D] for row in K.table()])
 
 
 def canonical_pair(K, Q):
-    """The pair of the same product whose first D key columns are I; K[:, :D] must be invertible."""
-    return torch.linalg.solve(K[:, :D], K), K[:, :D].mT @ Q
+    """The pair of the same product with columns S of K made I, which need an inverse."""
+    return columns_S(K).inv() * K, columns_S(K).transpose() * Q
 
 
 def factored_pair(K, Q, A, B):
-    """Weights that the factors I + A and I + B turn into K and Q."""
-    return tuple(
-        torch.linalg.solve(torch.eye(D, dtype=K.dtype) + F, W)
-        for F, W in ((A, K), (B, Q))
-    )
+    """The weights that the factors I + A and I + B turn into K and Q."""
+    return (identity + A).inv() * K, (identity + B).inv() * Q
 
-
-K, Q, A, B = draw(D, E), draw(D, E), draw(D, D), draw(D, D)
-(held, read), (inner, other) = canonical_pair(K, Q), factored_pair(K, Q, A, B)
-same = lambda M: (M - K.mT @ Q).norm() < 1e-12 * (K.mT @ Q).norm()
-assert (held[:, :D] - torch.eye(D)).abs().max() < 1e-12 and same(
-    held.mT @ read
-)  # the canonical pair is a plain one as it stands
-assert same((inner + A @ inner).mT @ (other + B @ other)) and same(
-    (K + 0 * A @ K).mT @ (Q + 0 * B @ Q)
-)  # multiplied out, and A = B = 0
-
-# %% tags=["claim-idle-steering"]
-singular = K.clone()
-singular[:, 0] = 0  # K[:, S] has rank D - 1, K has rank D
-M = singular.mT @ Q
-ranks = [
-    int(torch.linalg.matrix_rank(W)) for W in (M, M[:D])
-]  # a canonical M of rank D has D independent rows S
-nudge = torch.cat(
-    (torch.eye(D, dtype=torch.float64), torch.zeros(D, E - D, dtype=torch.float64)), 1
-)
-pairs = [canonical_pair(singular + size * nudge, Q) for size in (1e-1, 1e-3, 1e-5)]
-gaps = [((K_.mT @ Q_ - M).norm() / M.norm()).item() for K_, Q_ in pairs]
-print(
-    f"rank of M {ranks[0]}, of its rows S {ranks[1]}: no canonical pair; canonical products come within {', '.join(f'{gap:.0e}' for gap in gaps)}"
-)
-assert ranks == [D, D - 1] and gaps[0] > 50 * gaps[1] > 2500 * gaps[2]
-
-# %% [markdown]
-# `canonical_gpt` and `factored_gpt` make the two other models from a GPT's own random weights, as the same function. Formula {eq}`eq-steering` against automatic differentiation, at a loss that is none in particular:
 
 # %%
-C, Q, free = draw(E, E), draw(D, E), draw(D, E - D)
-K = torch.cat((torch.eye(D, dtype=torch.float64), free), 1)  # S are the first D columns
-loss = lambda M: (C * M).sin().sum() + M.square().sum() / 7
+agree = {"canonical": 0, "factored": 0}
+for seed in range(0, 80, 4):
+    K, Q = integers(D, E, seed), integers(D, E, seed + 1)
+    A, B = integers(D, D, seed + 2), integers(D, D, seed + 3)
+    held, read = canonical_pair(K, Q)
+    inner, other = factored_pair(K, Q, A, B)
+    multiplied = (identity + A) * inner, (identity + B) * other
+    same = lambda K_, Q_: product(K_, Q_) == product(K, Q)
+    agree["canonical"] += columns_S(held) == identity and same(held, read)
+    agree["factored"] += same(*multiplied)
+check("idle-steering", **agree)
+
+# %% [markdown]
+# The ways back need no computation: a canonical pair is a plain one as it stands, and a plain one is factored with $A = B = 0$. But not every $M$ has a canonical pair, which is why part 1 speaks of an infimum. Let $K$ have rank $D$ and a zero column in $S$. The rows $S$ of a canonical $M$ are a multiple of $Q$, and so have the rank of the whole $M$; those of this one have less. But it has neighbours: with $K + \varepsilon\, [I \; 0]$ for $K$ the canonical product is off by $\varepsilon\, [I \; 0]^\top Q$ and no more.
+
+# %%
+unit = fmpq_mat([[int(i == j) for j in range(E)] for i in range(D)])  # [I 0]
+K = fmpq_mat([[0, *row[1:]] for row in integers(D, E, seed=80).table()])
+M = product(K, Q)
+near = 0
+for size in (fmpq(1, 10), fmpq(1, 1000), fmpq(1, 100000)):
+    neighbour = canonical_pair(K + unit * size, Q)
+    near += product(*neighbour) - M == unit.transpose() * Q * size
+rows_S = fmpq_mat(M.table()[:D])
+check("idle-steering", no_pair=[M.rank(), rows_S.rank()], near=near)
+
+# %% [markdown]
+# The same by measurement: what each of the three reaches from a random start, minimising the distance of $M$ to a random matrix. The least that rank $D$ allows is known (Eckart and Young): the root of the sum of the other squared singular values.
+
+# %%
+products = {
+    "plain": lambda K, Q: K.mT @ Q,
+    "canonical": lambda X, Q: torch.cat((torch.eye(D).double(), X), 1).mT @ Q,
+    "factored": lambda A, B, K, Q: (K + A @ K).mT @ (Q + B @ Q),
+}
+shapes = {"plain": (E, E), "canonical": (E - D, E), "factored": (D, D, E, E)}  # columns
+target = normal(E, E, seed=1)
+least = torch.linalg.svdvals(target)[D:].norm()
+
+
+# %%
+def reached(kind):
+    """The least distance to the target that a search from a random start finds."""
+    start = [normal(D, columns, seed=9 + i) for i, columns in enumerate(shapes[kind])]
+    parameters = [(part / 2).requires_grad_() for part in start]
+    search = torch.optim.LBFGS(
+        parameters, max_iter=2000, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+    def distance():
+        search.zero_grad()
+        loss = (products[kind](*parameters) - target).square().sum()
+        loss.backward()
+        return loss
+
+    search.step(distance)
+    return distance().detach().sqrt()
+
+
+# %%
+check("idle-steering", infimum=max(reached(kind) for kind in products) / least - 1)
+
+# %% [markdown]
+# Formula {eq}`eq-steering` against automatic differentiation, at a loss that is none in particular:
+
+# %%
+Z, Q, free = normal(E, E, seed=2), normal(D, E, seed=3), normal(D, E - D, seed=4)
+one, zero = torch.eye(D).double(), torch.zeros(D, D).double()
+K = torch.cat((one, free), 1)  # S are the first D columns
+loss = lambda M: (Z * M).sin().sum() + M.square().sum() / 7
 
 
 def velocity(product, *parameters):
-    """dM/dt under gradient flow of loss(product(parameters)), by forward differentiation along minus the gradient."""
+    """dM/dt under gradient flow of loss(product(parameters)), by differentiation."""
     gradient = torch.func.grad(lambda p: loss(product(*p)))(parameters)
-    return torch.func.jvp(
-        lambda *p: product(*p), parameters, tuple(-g for g in gradient)
-    )[1]
+    downhill = tuple(-part for part in gradient)
+    return torch.func.jvp(product, parameters, downhill)[1]
 
 
-# %% tags=["claim-idle-steering"]
+# %%
 G = torch.func.grad(loss)(K.mT @ Q)
-P, R, I = K.mT @ K, Q.mT @ Q, torch.eye(E, dtype=torch.float64)
-outside = torch.diag((torch.arange(E) >= D).double())
-zero = torch.zeros(D, D, dtype=torch.float64)
-pairs = {
-    "plain": (-(P @ G + G @ R), velocity(lambda K, Q: K.mT @ Q, K, Q)),
-    "canonical": (
-        -(P @ G + outside @ G @ R),
-        velocity(lambda X, Q: torch.cat((K[:, :D], X), 1).mT @ Q, free, Q),
-    ),
-    "factored": (
-        -(P @ G @ (I + R) + (I + P) @ G @ R),
-        velocity(lambda A, B, K, Q: (K + A @ K).mT @ (Q + B @ Q), zero, zero, K, Q),
-    ),
+P, R, I = K.mT @ K, Q.mT @ Q, torch.eye(E).double()
+outside = torch.diag((torch.arange(E) >= D).double())  # sets the rows S to zero
+formulas = {
+    "plain": -(P @ G + G @ R),
+    "canonical": -(P @ G + outside @ G @ R),
+    "factored": -(P @ G @ (I + R) + (I + P) @ G @ R),
 }
-for name, (formula, found) in pairs.items():
-    assert (formula - found).abs().max() < 1e-12 * found.abs().max() and (
-        G * found
-    ).sum() < 0
-directions = [found / found.norm() for _, found in pairs.values()]
-print(
-    "cosines between the three velocities:",
-    " ".join(
-        f"{(a * b).sum():.2f}"
-        for a, b in zip(directions, directions[1:] + directions[:1])
-    ),
-)
-assert (
-    max((a * b).sum() for a, b in zip(directions, directions[1:] + directions[:1]))
-    < 0.99
+points = {"plain": (K, Q), "canonical": (free, Q), "factored": (zero, zero, K, Q)}
+found = {kind: velocity(products[kind], *points[kind]) for kind in products}
+a, b, c = (found[kind] / found[kind].norm() for kind in products)
+check(
+    "idle-steering",
+    slope=max((G * found[kind]).sum() / G.norm() for kind in products),
+    cosines=max((a * b).sum(), (a * c).sum(), (b * c).sum()),
+    velocity=max(relative_change(found[kind], formulas[kind]) for kind in products),
 )
 
 # %% [markdown]
-# The same gradient, three directions. Now the models. All start as one function:
+# The same gradient, three directions, all of them downhill. Now the models. `canonical_gpt` and `factored_gpt` make the two others from a GPT's own random weights, as the same function:
 
 # %%
 laptop = PRESETS["comparison"].model
-config = GPTConfig(65, **laptop, bias=True)
-tokens = torch.randint(65, (2, 64), generator=torch.Generator().manual_seed(1))
-models = {
-    "plain": GPT(config, 0),
-    "canonical": canonical_gpt(config, 0),
-    "factored": factored_gpt(config, 0),
-}
-with torch.no_grad():
-    outputs = {name: model(tokens)[0] for name, model in models.items()}
-assert all(
-    (logits - outputs["plain"]).abs().max() < 1e-5 for logits in outputs.values()
-)
-
 H, L = laptop["n_head"], laptop["n_layer"]
+config = GPTConfig(65, **laptop, bias=True)
+MAKE = {"plain": GPT, "canonical": canonical_gpt, "factored": factored_gpt}
+models = {kind: make(config, 0) for kind, make in MAKE.items()}
+tokens = torch.randint(65, (2, 64), generator=torch.Generator().manual_seed(1))
+with torch.no_grad():
+    outputs = {kind: model(tokens)[0] for kind, model in models.items()}
+for logits in outputs.values():
+    assert (logits - outputs["plain"]).abs().max() < 1e-5
+
+# %%
 layer = Attention(laptop["n_embd"], H, bias="qkvo")
-held = count(layer).unidentified
-extra = 2 * H * layer.D**2
-print(f"an attention layer: {layer.parameters:,} parameters, of which idle {held:,}")
-for name, size, idle in (
-    ("canonical", layer.parameters - held, 0),
-    ("plain", layer.parameters, held),
-    ("factored", layer.parameters + extra, held + extra),
-):
-    print(f"{name:10} {size:7,} trained, share identified {1 - idle / size:.3f}")
-assert (
-    sum(p.numel() for p in models["factored"].parameters())
-    == sum(p.numel() for p in models["plain"].parameters()) + L * extra
-)
+held, extra = count(layer).unidentified, 2 * H * layer.D**2
+trained_idle = {
+    "canonical": (layer.parameters - held, 0),
+    "plain": (layer.parameters, held),
+    "factored": (layer.parameters + extra, held + extra),
+}
+for kind, (trained, idle) in trained_idle.items():
+    share = 1 - idle / trained
+    print(f"{kind:9}: {trained:,} numbers a layer, {idle:6,} idle, share {share:.3f}")
+size = lambda kind: sum(p.numel() for p in models[kind].parameters())
+assert size("factored") - size("plain") == L * extra
 
 # %% [markdown]
 # In the canonical model values and their output maps are in canonical form as well, and idle biases are held at zero, so that none of a *layer's* numbers is idle as long as the layer is looked at alone. In the factored one only queries and keys have more of them.
@@ -254,88 +283,68 @@ assert (
 
 # %%
 CIRCUITS = ("query-key maps", "value-output maps", "key constants", "value constants")
+in_circuits = lambda counted: sum(counted.terms[term] for term in CIRCUITS)
 whole = count(config)
-left = whole.unidentified - sum(whole.terms[term] for term in CIRCUITS)
-print(
-    f"plain: {whole.unidentified:,} of {whole.parameters:,} numbers idle; canonical: still {left:,}; held: {whole.unidentified - left:,}"
-)
-assert (
-    whole.unidentified - left == L * held
-    and abs(left / whole.unidentified - 0.236) < 0.001
-)
+idle, left = whole.unidentified, whole.unidentified - in_circuits(whole)
+print(f"plain: {idle:,} of {whole.parameters:,} idle; canonical: still {left:,}")
+assert idle - left == L * held and abs(left / idle - 0.236) < 0.001
+
+
+# %%
+def trained(model):
+    """How many numbers of a model are trained."""
+    masks = [part.mask.sum() for part in model.modules() if isinstance(part, Held)]
+    return sum(p.numel() for p in model.parameters()) - int(sum(masks))
 
 
 def rank_of(model, tokens):
-    """The rank of the log-probabilities' Jacobian in all of a model's parameters, moved to a random place nearby."""
-    parameters = {
-        name: p.detach() + 0.3 * draw(*p.shape)
-        for name, p in model.double().named_parameters()
-    }
+    """The rank of the Jacobian of all log-probabilities, at random weights nearby."""
+    named = enumerate(model.double().named_parameters())
+    weights = {n: p.detach() + 0.3 * normal(*p.shape, seed=i) for i, (n, p) in named}
     logs = lambda p: torch.func.functional_call(model, p, (tokens,))[0].log_softmax(-1)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        jacobian = torch.cat(
-            [
-                part.flatten(3).flatten(0, 2)
-                for part in torch.func.jacrev(logs)(parameters).values()
-            ],
-            1,
-        )
+        parts = torch.func.jacrev(logs)(weights).values()
+    jacobian = torch.cat([part.flatten(3).flatten(0, 2) for part in parts], 1)
     values = torch.linalg.svdvals(jacobian)
-    rank = int((values > 1e-9 * values[0]).sum())
-    assert values[rank] < 1e-6 * values[rank - 1]
-    return rank
+    found = int((values > 1e-9 * values[0]).sum())
+    assert values[found] < 1e-6 * values[found - 1]
+    return found
 
 
 # %%
 small = GPTConfig(7, 5, n_layer=1, n_head=2, n_embd=4, mlp_width=4, bias=True)
 sequences = torch.randint(7, (40, 5), generator=torch.Generator().manual_seed(1))
-numbers = {}
-for name, model in {
-    "plain": GPT(small, 0),
-    "canonical": canonical_gpt(small, 0),
-    "factored": factored_gpt(small, 0),
-}.items():
-    trained = sum(p.numel() for p in model.parameters()) - sum(
-        int(part.mask.sum()) for part in model.modules() if isinstance(part, Held)
-    )
-    numbers[name] = (trained, trained - rank_of(model, sequences))
-    print(
-        f"a small network, {name:9}: {numbers[name][0]} numbers trained, measured idle {numbers[name][1]}"
-    )
-terms = count(small).terms
-assert (
-    numbers["plain"][1] == sum(terms.values())
-    and numbers["canonical"][1]
-    == sum(terms.values()) - sum(terms[term] for term in CIRCUITS)
-    > 0
+counted = count(small)
+plain, fewer = counted.unidentified, counted.unidentified - in_circuits(counted)
+more = plain + 2 * small.n_head * small.head_dim**2
+small_models = [make(small, 0) for make in MAKE.values()]
+print("numbers trained in a small network:", [trained(model) for model in small_models])
+check(
+    "hypothesis",
+    idle_formula=[plain, fewer, more],
+    idle_measured=[
+        trained(model) - rank_of(model, sequences) for model in small_models
+    ],
 )
-assert numbers["factored"][1] == numbers["plain"][1] + 2 * 2 * small.head_dim**2
 
 # %% [markdown]
 # So about a quarter of the idle numbers stay in the canonical model, and the study is about idle numbers *of the attention circuits*.
 #
 # ### The gauge of the start differs too
 #
-# The arms start as one function, from other weights. By {eq}`eq-steering` it matters how long these are:
+# The arms start as one function, from other weights. By {eq}`eq-steering` it matters how long these are. Squared norms, summed over layers:
 
 # %%
+MAPS = ("W_Q", "W_K", "W_V", "W_O")
 squares = {}
-for name, model in (("plain", models["plain"]), ("canonical", models["canonical"])):
-    layers = [head_weights(model, layer) for layer in range(L)]
-    squares[name] = {
-        W: sum(layer[W].square().sum().item() for layer in layers)
-        for W in ("W_Q", "W_K", "W_V", "W_O")
-    }
-    print(
-        f"{name:9} at the start, sums over layers: "
-        + ", ".join(f"||{W}||^2 = {value:.1f}" for W, value in squares[name].items())
-    )
-longer = {W: squares["canonical"][W] / squares["plain"][W] for W in squares["plain"]}
-assert (
-    all(1.6 < longer[W] < 1.8 for W in ("W_Q", "W_K"))
-    and 4.5 < longer["W_O"] < 5.1
-    and 0.55 < longer["W_V"] < 0.65
-)
+for kind in ("plain", "canonical"):
+    layers = [head_weights(models[kind], number) for number in range(L)]
+    total = lambda W: sum(weights[W].square().sum().item() for weights in layers)
+    squares[kind] = np.array([total(W) for W in MAPS])
+    sums = ", ".join(f"{W} {square:.1f}" for W, square in zip(MAPS, squares[kind]))
+    print(f"{kind:9} at the start, squared norms: {sums}")
+longer = squares["canonical"] / squares["plain"]
+assert (longer > [1.6, 1.6, 0.55, 4.5]).all() and (longer < [1.8, 1.8, 0.65, 5.1]).all()
 
 # %% [markdown]
 # The canonical model starts with queries and keys whose squared norms are 1.7 times the plain ones, and with output maps almost five times as long in the square, against values that are shorter. So its difference to the plain model mixes two things: idle numbers that are held, and another start. No run here starts at the canonical weights and holds nothing, so the two cannot be told apart.
@@ -347,107 +356,91 @@ assert (
 #
 # All runs are judged on the same 640 windows of the validation text. An interval over seeds leaves their error out: it speaks of other seeds, on these windows.
 
-# %% tags=["claim-hypothesis"]
+# %%
 runs = read_records(Path("results") / "comparison")
 origins = [record.provenance for seeds in runs.values() for record in seeds.values()]
 for key in ("data", "data_sha256", "torch", "device"):
     print(f"{key}: {', '.join(sorted({origin[key] for origin in origins}))}")
-final = {
-    name: {seed: record.final_loss for seed, record in seeds.items()}
-    for name, seeds in runs.items()
-}
-assert all(
-    len(final[case]) == 10 for case in ("adamw", "canonical", "spent", "factored")
-)
-print(
-    f"plain AdamW, H = 4: validation loss {t_interval(list(final['adamw'].values()))}"
-)
+
+last = lambda metrics: metrics.validation_loss.isel(validation_step=-1)
+final = {run: last(stack_seeds(seeds)) for run, seeds in runs.items()}  # each (seed,)
+interval = lambda values, level=0.95: t_interval(values, level)
+ends = lambda values, level=0.95: interval(values, level)[1:3]
+
+# %% [markdown]
+# A difference of two of these pairs them by seed, and keeps the seeds that both have.
+
+# %%
+plain = final["adamw"]
+print(f"plain AdamW, H = 4: validation loss {interval(plain)}")
 errors = [record.validation["error"][-1] for record in runs["adamw"].values()]
-over_seeds = np.std(list(final["adamw"].values()), ddof=1) / len(final["adamw"]) ** 0.5
-print(
-    f"standard error of a loss: {over_seeds:.4f} over seeds; {np.mean(errors):.4f} over windows, in one run"
-)
-assert abs(over_seeds - 0.0019) < 1e-4 and abs(np.mean(errors) - 0.0092) < 1e-4
+seeds, windows = plain.std(ddof=1).item() / plain.size**0.5, np.mean(errors)
+print(f"standard error of a loss: {seeds:.4f} over seeds; {windows:.4f} over windows")
+assert abs(seeds - 0.0019) < 1e-4 and abs(windows - 0.0092) < 1e-4
 
 # %% [markdown]
 # The loss of one model is known to 0.009 only, as far as windows go, almost five times what the seeds alone suggest. Much of that cancels in the difference of two models on the same windows. How much, the records do not hold: they keep each run's loss and its error, and not the losses of single windows.
 #
 # ### 1 and 2. The same functions, the same size
+#
+# A difference is said to be none where its whole interval lies within the margin, and to be there where it lies clear of zero: both are harder to reach with noisier data. We compare four times, three against plain and once more below, so for these the level is $1 - 0.05/4$: all four intervals hold at once with 95 %.
 
-# %% tags=["claim-hypothesis"]
-rows, differs = {}, {}
-for case in ("canonical", "factored", "spent"):
-    difference = paired(final[case], final["adamw"])
-    interval, test = t_interval(difference), equivalence(difference, 0.02)
-    rows[case], differs[case] = (difference, interval), interval
-    print(
-        f"{case:10} - plain: {interval}; equivalent within 0.02: p = {test.p:.0e}; different: p = {sign_flip_p(difference):.3f}"
-    )
-    assert test.p < 0.01
-assert (
-    round(differs["factored"].estimate, 3) == -0.008
-    and 3 * sign_flip_p(rows["factored"][0]) < 0.05
-)
-assert (
-    differs["factored"].high < 0
-    and differs["canonical"].low < 0 < differs["canonical"].high
-    and differs["spent"].low < 0 < differs["spent"].high
-)
+# %%
+ALL_FOUR = 1 - 0.05 / 4
+ARMS = ("canonical", "factored", "spent")
+difference = {arm: final[arm] - plain for arm in ARMS}
+for arm in ARMS:
+    p = sign_flip_p(difference[arm])
+    print(f"{arm:9} - plain: {interval(difference[arm])}; different: p = {p:.3f}")
+check("hypothesis", seeds=[plain.size, *(difference[arm].size for arm in ARMS)])
+for arm in ARMS:
+    check("hypothesis", **{arm: ends(difference[arm], ALL_FOUR)})
+assert round(difference["factored"].mean().item(), 3) == -0.008
 
 # %% mystnb={"image": {"alt": "Three rows of ten dots, each with an interval, in a shaded band of plus or minus 0.02 nats. Canonical and spent lie around zero, factored lies below zero."}, "figure": {"caption": "Final validation loss against plain AdamW, paired by seed: dots are seeds, bars 95 % intervals, the band the margin. Less is better.", "name": "fig-hypothesis"}}
+rows = {arm: (difference[arm].values, interval(difference[arm])) for arm in ARMS}
 figures.intervals(rows, 0.02, "difference of the validation loss, nats per character")
 
 # %% [markdown]
 # All three lie within the margin ({numref}`fig-hypothesis`). With the idle numbers of its attention held, an eighth of the attention's numbers, and the gauge of the start changed, the loss is the same to that margin. With as many numbers spent on a wider MLP it is so too. The model with the *most* idle parameters is better than the plain one,
-# by 0.008 nats: little, but clear of zero (also as one of three comparisons), on these windows and at this rate.
+# by 0.008 nats: little, but clear of zero (also as one of the four comparisons), on these windows and at this rate.
 #
 # ### What is missing: an assay
 #
 # Does "the same within 0.02" say that idle numbers cost nothing? Only where numbers that are *not* idle cost something, and no run here shows that they do at this size. No arm takes identified numbers away. One adds some: the wider MLP against the canonical model.
 
-# %% tags=["claim-hypothesis"]
-wider = {**laptop, "mlp_width": runs["spent"][0].settings["model"]["mlp_width"]}
-grown, idle_grown = (
-    getattr(count(GPTConfig(65, **wider, bias=True)), name) - getattr(whole, name)
-    for name in ("parameters", "unidentified")
-)
-added = paired(final["spent"], final["canonical"])
-print(
-    f"wider MLP: {grown:,} numbers more, {idle_grown:,} of them idle; spent - canonical: {t_interval(added)}; equivalent within 0.02: p = {equivalence(added, 0.02).p:.0e}"
-)
-assert equivalence(added, 0.02).p < 0.01 and grown - idle_grown > 0.9 * L * held
+# %%
+added = final["spent"] - final["canonical"]
+print(f"wider MLP - canonical: {interval(added)}")
+check("hypothesis", identified_added=ends(added, ALL_FOUR))
+width = runs["spent"][0].settings["model"]["mlp_width"]
+wider = count(GPTConfig(65, **laptop, mlp_width=width, bias=True))
+grown, idle_grown = wider.parameters - size("plain"), wider.unidentified - idle
+print(f"the wider MLP has {grown:,} numbers more, {idle_grown} of them idle")
+assert grown - idle_grown > 0.9 * L * held
 
 # %% [markdown]
 # Almost as many *identified* numbers as the idle ones that were held, added, change the loss by less than the margin as well. So this study cannot say that idle numbers cost nothing, nor that they cost less than others: at this size and length it has no evidence that any numbers of this amount matter.
 #
 # ### 3. More heads
 
-# %% tags=["claim-hypothesis"]
-by_heads = {
-    1: final["heads-1"],
-    2: final["heads-2"],
-    4: {seed: final["adamw"][seed] for seed in final["heads-1"]},
-} | {H: final[f"heads-{H}"] for H in (8, 16, 32)}
-for H, losses in by_heads.items():
-    difference = (
-        "" if H == 4 else f"; against H = 4: {t_interval(paired(losses, by_heads[4]))}"
-    )
-    print(
-        f"H = {H:2}, share {1 - 1 / (2 * H):.3f}: loss {t_interval(list(losses.values()))}{difference}"
-    )
+# %%
+name = lambda heads: "adamw" if heads == 4 else f"heads-{heads}"
+HEADS = [1, 2, 4, 8, 16, 32]
+of_heads = xr.concat([final[name(H)] for H in HEADS], "heads", join="inner")
+of_heads = of_heads.assign_coords(heads=HEADS)  # (heads, seed)
+for heads, losses in zip(HEADS, of_heads):
+    against = f"; against 4: {interval(losses - plain)}" if heads != 4 else ""
+    print(f"H = {heads:2}: {interval(losses)}{against}")
 
-
-slopes = [
-    np.polyfit(
-        np.log2(list(by_heads)), [losses[seed] for losses in by_heads.values()], 1
-    )[0]
-    for seed in by_heads[1]
-]
-print(f"change of the loss when H doubles: {t_interval(slopes)}")
-assert t_interval(slopes).low > 0 and round(t_interval(slopes).estimate, 3) == 0.006
+# %%
+per_doubling = np.polyfit(np.log2(HEADS), of_heads, 1)[0]  # (seed,)
+print(f"change of the loss when H doubles: {t_interval(per_doubling)}")
+check("hypothesis", per_doubling=t_interval(per_doubling)[1:3])
+assert round(per_doubling.mean(), 3) == 0.006
 
 # %% mystnb={"image": {"alt": "Losses of five seeds for 1, 2, 4, 8, 16 and 32 heads, with their means joined by a line that rises from 1.88 to 1.91; the upper axis gives the identified share, from 0.5 to 0.98."}, "figure": {"caption": "The final validation loss rises with the number of heads, while the identified share, above, rises too. Dots are seeds, diamonds their means.", "name": "fig-heads-loss"}}
-figures.heads_and_loss({H: list(losses.values()) for H, losses in by_heads.items()})
+figures.heads_and_loss({H: losses.values for H, losses in zip(HEADS, of_heads)})
 
 # %% [markdown]
 # By this recipe the loss *rises* with the share ({numref}`fig-heads-loss`). This does not show that identification hurts: what changes most is the family of functions ({doc}`05_many_heads` has the trade between a head's rank and their number), and each family may want its own rate. Over $H$ a correlation of loss and share can have either sign.
@@ -456,56 +449,33 @@ figures.heads_and_loss({H: list(losses.values()) for H, losses in by_heads.items
 #
 # **The recipe.** By {eq}`eq-steering` the factored model moves $M$ further for the same gradient, as a larger rate does. And the recipe's rate was the paper's, for a larger model and longer training. Take five of the models at twice the rate, three seeds each. Whether the rate changes what a parametrisation does is a question of its own: the difference to plain at one rate, minus that at the other, seed by seed.
 
-# %% tags=["claim-hypothesis"]
-doubled = {
-    name.removesuffix("-rate-0.002"): losses
-    for name, losses in final.items()
-    if name.endswith("-rate-0.002")
-}
-recipe = {
-    case: {seed: final[case][seed] for seed in losses}
-    for case, losses in doubled.items()
-}  # the same seeds
-gain = {case: paired(losses, recipe[case]) for case, losses in doubled.items()}
-for case, change in gain.items():
-    print(f"{case:10} at twice the rate - at the recipe's: {t_interval(change)}")
-assert all(
-    -0.11 < change.min() and change.max() < -0.04 and t_interval(change).high < 0
-    for change in gain.values()
-)
-advantage = t_interval(paired(final["adamw"], final["factored"])).estimate
-print(
-    f"plain's gain is {-gain['adamw'].mean() / advantage:.0f} times the factored model's advantage"
-)
-assert 10 < -gain["adamw"].mean() / advantage < 12
+# %%
+FAST = "-rate-0.002"
+doubled = [run.removesuffix(FAST) for run in final if run.endswith(FAST)]
+gain = {run: final[run + FAST] - final[run] for run in doubled}
+for run in doubled:
+    print(f"{run:9} at twice the rate - at the recipe's: {interval(gain[run])}")
+    assert -0.11 < gain[run].min() and gain[run].max() < -0.04
+check("hypothesis", twice_the_rate=ends(gain["adamw"]))
+times = (gain["adamw"].mean() / difference["factored"].mean()).item()
+print(f"plain's gain is {times:.0f} times the factored model's advantage")
+assert 10 < times < 12
 
-# %% tags=["claim-hypothesis"]
+# %%
 against, interaction = {}, {}
-for case in (case for case in doubled if case != "adamw"):
-    fast, slow = (
-        paired(doubled[case], doubled["adamw"]),
-        paired(recipe[case], recipe["adamw"]),
-    )
-    against[case], interaction[case] = fast, fast - slow
-    print(
-        f"{case:10} - plain, at twice the rate: {t_interval(fast)}; equivalent within 0.02: p = {equivalence(fast, 0.02).p:.3f}"
-    )
-    print(
-        f"{'':10} that minus the same at the recipe's rate: {t_interval(fast - slow)}, sign flips p = {sign_flip_p(fast - slow):.2f}"
-    )
-least = sign_flip_p(np.array([1.0, 2.0, 3.0]))
-print(f"least p that sign flips of three seeds can have: {least}")
-found = t_interval(interaction["factored"])
-assert [round(value, 3) for value in found[:3]] == [
-    0.006,
-    -0.036,
-    0.048,
-] and least == 0.25
-assert (
-    equivalence(against["factored"], 0.02).p
-    > 0.05
-    > equivalence(interaction["factored"], 0.05).p
-)
+for run in ("canonical", "factored", "heads-1", "heads-16"):
+    against[run] = final[run + FAST] - final["adamw" + FAST]
+    interaction[run] = gain[run] - gain["adamw"]  # what the rate changes of that
+    p = equivalence(against[run], 0.02).p
+    print(f"{run:9} - plain at twice the rate: {interval(against[run])}")
+    print(f"{'':11} equivalent within 0.02: p = {p:.3f}")
+    print(f"{'':11} what the rate changes of it: {interval(interaction[run])}")
+print(f"least p of sign flips of three seeds: {sign_flip_p(np.array([1.0, 2.0, 3.0]))}")
+check("hypothesis", interaction=ends(interaction["factored"]))
+assert interaction["factored"].seed.values.tolist() == [0, 1, 2]  # paired by seed
+found = interval(interaction["factored"])[:3]
+assert [f"{value:.3f}" for value in found] == ["0.006", "-0.036", "0.048"]
+assert equivalence(against["factored"], 0.02).p > 0.05
 
 # %% [markdown]
 # Each model gains 0.04 to 0.11 nats in every seed. The recipe's rate is far from the best at this size, and plain AdamW gains eleven times the factored model's advantage by it.
@@ -514,30 +484,19 @@ assert (
 #
 # And the heads?
 
-# %% tags=["claim-hypothesis"]
-at_recipe = {case: paired(final[case], by_heads[4]) for case in ("heads-1", "heads-16")}
-for case in at_recipe:
-    for rate, difference in (
-        ("the recipe's rate", at_recipe[case]),
-        ("twice the rate", against[case]),
-    ):
-        both = t_interval(difference, 1 - 0.05 / 2)
-        print(
-            f"{case:8} - 4 heads, {rate:17}: {t_interval(difference)}; at 97.5 %, for two comparisons: {both.low:.3f} to {both.high:.3f}"
-        )
-assert (
-    at_recipe["heads-16"].mean() > 0 > t_interval(at_recipe["heads-16"]).low
-    and against["heads-16"].min() > 0.03
-)
-assert t_interval(at_recipe["heads-1"]).high < 0 < t_interval(against["heads-1"]).low
-assert (
-    t_interval(against["heads-1"], 1 - 0.05 / 2).low
-    < 0
-    < t_interval(against["heads-16"], 1 - 0.05 / 2).low
-)
-assert (
-    t_interval(interaction["heads-1"]).low < 0 < t_interval(interaction["heads-1"]).high
-)
+# %%
+at_recipe = {run: final[run] - plain for run in ("heads-1", "heads-16")}
+rates = {"the recipe's": at_recipe, "twice that": against}
+for run in at_recipe:
+    for rate, differences in rates.items():
+        low, high = ends(differences[run], 1 - 0.05 / 2)
+        print(f"{run:8} - 4 heads, rate {rate:12}: {interval(differences[run])}")
+        print(f"{'':11} at 97.5 %, for two comparisons: {low:.3f} to {high:.3f}")
+check("hypothesis", sixteen_heads=ends(against["heads-16"], 1 - 0.05 / 2))
+assert at_recipe["heads-16"].mean() > 0 > ends(at_recipe["heads-16"])[0]
+assert ends(at_recipe["heads-1"])[1] < 0 < ends(against["heads-1"])[0]
+assert ends(against["heads-1"], 1 - 0.05 / 2)[0] < 0
+assert ends(interaction["heads-1"])[0] < 0 < ends(interaction["heads-1"])[1]
 
 # %% [markdown]
 # Four heads do better than sixteen at either rate, at the recipe's in the mean only, at twice the rate clearly. Against one head the sign changes: worse than one at the recipe's rate, better at twice the rate. But the second interval holds zero once it is one of two comparisons, and so does that of the change itself. That the order of the heads depends on the rate is a suspicion worth more seeds, and no finding.
@@ -545,23 +504,21 @@ assert (
 # **The proposition.** It needs a loss of $M$ alone. Let weights decay, as AdamW's do, and the loss is one of $K$ and $Q$: its infimum over a fibre is reached at balanced weights ({prf:ref}`prop-least-norm`), which canonical ones are not. Then idle parameters do change what is best.
 
 # %%
-K, Q = draw(D, E), draw(D, E)
-held_K = torch.linalg.solve(
-    K[:, :D], K
-)  # the canonical pair of the same M, at the scale that makes both norms equal
-held_Q = K[:, :D].mT @ Q
-scale = (held_Q.norm() / held_K.norm()).sqrt()
-decay = lambda K, Q: (K.square().sum() + Q.square().sum()).item()
-nuclear = torch.linalg.svdvals(K.mT @ Q).sum().item()
-canonical_decay = decay(scale * held_K, held_Q / scale)
-assert (
-    torch.allclose(held_K.mT @ held_Q, K.mT @ Q)
-    and abs(decay(*rebalance(Q, K)) - 2 * nuclear) < 1e-10 * nuclear
-)
-print(
-    f"squared norms over their least for one M: plain {decay(K, Q) / (2 * nuclear):.2f}, balanced 1, canonical {canonical_decay / (2 * nuclear):.2f}"
-)
-assert canonical_decay > decay(K, Q) > 2 * nuclear
+K, Q = normal(D, E, seed=5), normal(D, E, seed=6)
+held_K, held_Q = torch.linalg.solve(K[:, :D], K), K[:, :D].mT @ Q  # canonical, same M
+scale = (held_Q.norm() / held_K.norm()).sqrt()  # makes both norms equal
+least = 2 * torch.linalg.svdvals(K.mT @ Q).sum().item()
+pairs = {
+    "plain": (K, Q),
+    "balanced": rebalance(Q, K),
+    "canonical": (scale * held_K, held_Q / scale),
+}
+squares = {kind: sum(W.square().sum().item() for W in pairs[kind]) for kind in pairs}
+assert relative_change(held_K.mT @ held_Q, K.mT @ Q) < 1e-12
+for kind, square in squares.items():
+    print(f"{kind:9}: squared norms over the least for this M {square / least:.2f}")
+assert abs(squares["balanced"] / least - 1) < 1e-10
+assert squares["canonical"] > squares["plain"] > least
 
 # %% [markdown]
 # ## What it means
@@ -605,24 +562,17 @@ assert canonical_decay > decay(K, Q) > 2 * nuclear
 # ```{admonition} Answer
 # :class: dropdown
 #
-# When $K^\top K$ and $Q^\top Q$ agree, by {eq}`eq-steering`: for pairs of full rank, exactly if they differ by a rotation $S$. So the idle directions that a rotation makes have no effect even on training by gradient flow; those that stretch do. AdamW, which works entry by entry, tells rotations apart as well.
+# When $K^\top K$ and $Q^\top Q$ agree, by {eq}`eq-steering`; for pairs of full rank, if they differ by a rotation $S$. (With $D < E$ it is the only way to move alike for every $G$. With $D = E$ there are others: $(a I, b I)$ and $(b I, a I)$.) So the idle directions that a rotation makes have no effect even on training by gradient flow; those that stretch do. AdamW, which works entry by entry, tells rotations apart as well.
 # ```
 
 # %% tags=["hide-cell"]
-S = draw(D, D)
-rotation = torch.linalg.qr(S).Q
-plain = lambda K, Q: velocity(lambda K, Q: K.mT @ Q, K, Q)
-change = {
-    name: (
-        (plain(torch.linalg.inv(T).mT @ K, T @ Q) - plain(K, Q)).norm()
-        / plain(K, Q).norm()
-    ).item()
-    for name, T in (("rotated", rotation), ("stretched", S))
-}
-print(
-    f"rotated: the same velocity within 1e-12: {change['rotated'] < 1e-12}; stretched: {change['stretched'] < 1e-12}"
-)
-assert change["rotated"] < 1e-12 and change["stretched"] > 0.1
+stretch = normal(D, D, seed=7)
+plain_velocity = lambda K, Q: velocity(products["plain"], K, Q)
+for name, S in (("rotated", torch.linalg.qr(stretch).Q), ("stretched", stretch)):
+    moved = plain_velocity(torch.linalg.inv(S).mT @ K, S @ Q)
+    same = relative_change(moved, plain_velocity(K, Q)) < 1e-12
+    print(f"{name}: the same velocity within 1e-12: {same}")
+    assert same == (name == "rotated")
 
 # %% [markdown]
 # **2.** How small can the identified share of a head's query and key parameters be made, at the same functions?
@@ -635,10 +585,8 @@ assert change["rotated"] < 1e-12 and change["stretched"] > 0.1
 
 # %% tags=["hide-cell"]
 share = lambda n, D=32, E=128: (2 * D * E - D**2) / (2 * D * E + 2 * n * D**2)
-print(
-    "share with 0, 1, 2, 10, 100 factors:",
-    " ".join(f"{share(n):.3f}" for n in (0, 1, 2, 10, 100)),
-)
+shares = " ".join(f"{share(n):.3f}" for n in (0, 1, 2, 10, 100))
+print("share with 0, 1, 2, 10, 100 factors:", shares)
 assert share(1) < share(0) == 1 - 1 / 8 and share(10_000) < 1e-3
 
 # %% [markdown]
@@ -651,8 +599,9 @@ assert share(1) < share(0) == 1 - 1 / 8 and share(10_000) < 1e-3
 # ```
 
 # %% tags=["hide-cell"]
-difference = paired(final["canonical"], final["adamw"])
-needed = (2 * 1.96 * difference.std(ddof=1) / difference.mean()) ** 2
+small_difference = difference["canonical"]
+spread = small_difference.std(ddof=1) / small_difference.mean()
+needed = (2 * 1.96 * spread.item()) ** 2
 print(f"more than a hundred seeds: {needed > 100}")
 assert needed > 100
 
