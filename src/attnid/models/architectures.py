@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import textwrap
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -201,7 +202,7 @@ def report(architecture):
 
 
 def _lines(title, whole, parts):
-    yield title, f"{'parameters':>16}{'unidentified':>16}{'identified':>13}   because of"
+    yield title, f"{'parameters':>16}{'unidentified':>15}{'identified':>12}   because of"
     for name, numbers in {**parts, "together": whole}.items():
         because = (
             ", ".join(f"{term} {n:,}" for term, n in numbers["terms"].items())
@@ -211,8 +212,8 @@ def _lines(title, whole, parts):
         yield (
             f"  {name}",
             (
-                f" {numbers['parameters']:15,} {numbers['unidentified']:15,}"
-                f"{100 * numbers['share_identified']:12.3f}%   {because}"
+                f" {numbers['parameters']:15,} {numbers['unidentified']:14,}"
+                f"{100 * numbers['share_identified']:11.3f}%   {because}"
             ).rstrip(),
         )
 
@@ -228,4 +229,8 @@ def table(architecture):
     lines += [("", ""), *_lines("all layers", data["total"], data["circuits"])]
     body = [f"{left:14}{right}" if left else right for left, right in lines]
     head = f"{architecture.name} ({architecture.model_type}), {len(architecture.layers)} attention layers"
-    return "\n".join([head, "", *body, "", *(f"note: {note}" for note in architecture.notes)])
+    notes = [f"note: {note}" for note in architecture.notes]
+    wrapped = lambda lines, indent: [
+        textwrap.fill(line, 88, subsequent_indent=" " * indent) for line in lines
+    ]
+    return "\n".join([head, "", *wrapped(body, 61), "", *wrapped(notes, 6)])
