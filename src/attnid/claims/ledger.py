@@ -150,8 +150,8 @@ def check(row: str, **found) -> None:
     Raises ClaimFails, naming the row, the method, what it finds and what is expected, and ValueError for a row or a method that
     the ledger does not have.
 
-    >>> check("lemma-4.1", identity=3e-16, formula=36)
-    ✓ lemma-4.1: identity < 1e-10, formula = 36
+    >>> check("ex-4.1", formula=[2, 6, 10], exact=[2, 6, 10])
+    ✓ ex-4.1: formula = exact = [2, 6, 10]
     """
     if row not in ROWS:
         raise ValueError(f"row={row!r}: the ledger has {', '.join(ROWS)}")

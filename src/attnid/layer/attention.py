@@ -113,7 +113,13 @@ def attend(
 
 
 def forward(attention, parameters, x: Float[Tensor, "*batch L E"]) -> Float[Tensor, "*batch L E"]:
-    """The layer's outputs (..., L, E) at inputs x (..., L, E)."""
+    """The layer's outputs (..., L, E) at inputs x (..., L, E).
+
+    >>> from attnid import Attention
+    >>> layer = Attention(8, 2)
+    >>> forward(layer, layer.random_parameters(seed=0), random_inputs(layer, 4, 10)).shape
+    torch.Size([4, 10, 8])
+    """
     z = attend(attention, parameters, *project(attention, parameters, x))
     y = torch.einsum("...hlc,hec->...le", z, parameters["W_O"])
     return y + parameters["b_O"] if "b_O" in parameters else y

@@ -17,7 +17,15 @@ from .rotation import isotype_kinds
 
 @dataclass(frozen=True)
 class Count:
-    """How many of a layer's parameters are unidentified, and why: `terms` names each symmetry and its dimension."""
+    """How many of a layer's parameters are unidentified, and why: `terms` names each symmetry and its dimension.
+
+    >>> from attnid import Attention, count
+    >>> found = count(Attention(8, 2, bias="qk"))
+    >>> found.parameters, found.unidentified, found.terms
+    (272, 72, {'value-output maps': 32, 'query-key maps': 32, 'key bias': 8})
+    >>> found.identified, round(found.share, 3)
+    (200, 0.735)
+    """
 
     parameters: int
     terms: dict
@@ -52,6 +60,10 @@ def count(attention):
     what the scores see, from the rank of its derivative at a random point (`normalised.py`; no outputs are looked at).
     Raises ValueError for the few descriptions whose count depends on more than the description, and where that term's
     layer is too large to look through.
+
+    >>> from attnid import Attention
+    >>> count(Attention(4096, 32, rotary=tuple(1e4 ** (-i / 64) for i in range(64)))).terms
+    {'value-output maps': 524288, 'query-key maps': 4096}
     """
     known = "must be an Attention, a LatentAttention or a GPTConfig"
     require(isinstance(attention, Attention), "attention", attention, known)

@@ -28,6 +28,13 @@ class Attention:
     causal: whether a token sees only itself and what came before.
 
     Raises ValueError naming the field and the value when the description is impossible.
+
+    >>> layer = Attention(64, 8, kv_heads=2, bias="qkv", rotary=(1.0, 0.1))
+    >>> layer.head_dim, layer.shapes["W_K"], layer.parameters
+    (8, (2, 8, 64), 10336)
+    >>> Attention(64, 6)
+    Traceback (most recent call last):
+    ValueError: embed_dim=64: is not divisible by heads=6; give head_dim
     """
 
     embed_dim: int

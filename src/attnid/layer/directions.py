@@ -284,6 +284,12 @@ def generators(attention, parameters):
 
     The directions of all terms together are linearly independent. Raises ValueError for what `count` refuses and for
     parameters that do not fit the description.
+
+    >>> from attnid import Attention
+    >>> layer = Attention(8, 2)
+    >>> found = generators(layer, layer.random_parameters(seed=0))
+    >>> {term: tuple(directions["W_Q"].shape) for term, directions in found.items()}
+    {'value-output maps': (32, 2, 4, 8), 'query-key maps': (32, 2, 4, 8)}
     """
     require(isinstance(attention, Attention), "attention", attention, KNOWN)
     parameters = attention.check_parameters(parameters)
@@ -299,6 +305,10 @@ def independent_directions(attention, seed=0):
 
     Each is tested by a Jacobian-vector product at fresh inputs, to 1e-10 of what a random direction does, and those that pass
     all together for independence.
+
+    >>> from attnid import Attention
+    >>> independent_directions(Attention(8, 2))
+    64
     """
     require(isinstance(attention, Attention), "attention", attention, KNOWN)
     p = attention.random_parameters(seed)

@@ -100,6 +100,10 @@ def exact_nullity(attention, *, seed=0):
 
     Raises ValueError where queries and keys are normalised, and for soft-capped pairs with a key bias: what is seen of
     those is not polynomial.
+
+    >>> from attnid import Attention
+    >>> exact_nullity(Attention(8, 2))
+    64
     """
     a = attention
     require(

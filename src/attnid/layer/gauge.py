@@ -18,6 +18,12 @@ def act_query_key(
     """Lemma 4.1 and section 4.6: (S W_Q, S^{-T} W_K), and biases likewise. S (..., D, D), W (..., D, E), b (..., D).
 
     Returns the new tensors in the order given, biases only where given.
+
+    >>> from attnid.tensors import normal
+    >>> S, W_Q, W_K = normal(2, 2), normal(2, 8, seed=1), normal(2, 8, seed=2)
+    >>> moved_Q, moved_K = act_query_key(S, W_Q, W_K)
+    >>> torch.allclose(moved_K.mT @ moved_Q, W_K.mT @ W_Q)
+    True
     """
     moved_Q = [S @ W_Q] + ([] if b_Q is None else [torch.einsum("...ij,...j->...i", S, b_Q)])
     dual = torch.linalg.inv(S).transpose(-1, -2)
@@ -30,7 +36,14 @@ def act_value_output(
     W_V: Float[Tensor, "*batch C E"],
     W_O: Float[Tensor, "*batch E C"],
 ) -> tuple[Float[Tensor, "*batch C E"], Float[Tensor, "*batch E C"]]:
-    """Lemma 4.6: (S W_V, W_O S^{-1}). S (..., C, C), W_V (..., C, E), W_O (..., E, C)."""
+    """Lemma 4.6: (S W_V, W_O S^{-1}). S (..., C, C), W_V (..., C, E), W_O (..., E, C).
+
+    >>> from attnid.tensors import normal
+    >>> S, W_V, W_O = normal(2, 2), normal(2, 8, seed=1), normal(8, 2, seed=2)
+    >>> moved_V, moved_O = act_value_output(S, W_V, W_O)
+    >>> torch.allclose(moved_O @ moved_V, W_O @ W_V)
+    True
+    """
     return S @ W_V, torch.linalg.solve(S.transpose(-1, -2), W_O.transpose(-1, -2)).transpose(-1, -2)
 
 

@@ -22,6 +22,10 @@ class LatentAttention:
 
     Raises ValueError naming the field and the value when the description is impossible, and where a latent is wider than
     the inputs or a single number, for which the count below does not hold.
+
+    >>> from attnid import count
+    >>> count(LatentAttention(8, 2, 4, 2, rotary=(1.0, 0.3), query_rank=5)).unidentified
+    47
     """
 
     embed_dim: int

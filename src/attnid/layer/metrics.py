@@ -33,6 +33,12 @@ def head_metrics(
     Raises ValueError naming the argument whose shape differs, that is no tensor of real numbers, or that is not finite.
     Source: section 5.1 of the paper, whose objective has a sign slip; the Sylvester equation is solved by two
     eigendecompositions, as there.
+
+    >>> from attnid.tensors import normal
+    >>> W_Q, W_K, S = normal(2, 8), normal(2, 8, seed=1), normal(2, 2, seed=2)
+    >>> found = head_metrics(W_Q, W_K, W_Q + S @ W_Q, W_K - S.mT @ W_K)  # a null direction
+    >>> round(float(found["rho"]), 6)
+    1.0
     """
     check_heads(W_Q=W_Q, W_K=W_K, W_Q_next=W_Q_next, W_K_next=W_K_next)
     device = "cpu" if W_Q.device.type == "mps" else W_Q.device

@@ -40,6 +40,12 @@ def rebalance(
     Raises ValueError naming the argument: another shape, a lone square matrix, no tensor of real numbers, not finite, one bias without the
     other, or biases with a product of rank below D, where there is no one nonsingular S for them to follow.
     Source: section 5.2.2 of the paper, which leaves the biases and rotary positions out.
+
+    >>> from attnid.tensors import normal
+    >>> W_Q, W_K = normal(2, 8), normal(2, 8, seed=1)
+    >>> Q, K = rebalance(W_Q, W_K)
+    >>> torch.allclose(K.mT @ Q, W_K.mT @ W_Q), torch.allclose(Q @ Q.mT, K @ K.mT)
+    (True, True)
     """
     _check(W_Q, W_K, b_Q, b_K)
     blocks = isotypes(Attention(W_Q.shape[-1], 1, head_dim=W_Q.shape[-2], rotary=rotary))

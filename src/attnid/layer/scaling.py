@@ -23,7 +23,12 @@ MAX_UNEVEN = 1e6  # a bias and what its weight makes of inputs may differ by thi
 
 
 class NoGapError(ValueError):
-    """The singular values do not fall into kept and dropped ones."""
+    """The singular values do not fall into kept and dropped ones.
+
+    >>> raise NoGapError("the largest drop is 30 fold, below 1e6")
+    Traceback (most recent call last):
+    attnid.layer.scaling.NoGapError: the largest drop is 30 fold, below 1e6
+    """
 
 
 def exponent(*matrices: Inexact[Tensor, "*batch _ _"]) -> Float[Tensor, "*batch 1 1"]:

@@ -27,7 +27,12 @@ NO_EPSILON = "the epsilon of the norms of queries, keys or latents is taken as 0
 @dataclass(frozen=True)
 class Architecture:
     """A model's attention layers: `layers` is a Stack, a sequence of one (kind, description) for each, first layer first, where
-    a description is an `Attention` or a `LatentAttention`. `notes` say what was taken for granted."""
+    a description is an `Attention` or a `LatentAttention`. `notes` say what was taken for granted.
+
+    >>> bert = read_architecture({"model_type": "bert"})
+    >>> len(bert.layers), bert.total.unidentified
+    (12, 1198080)
+    """
 
     name: str
     model_type: str
@@ -52,6 +57,12 @@ def read_architecture(source):
     of `defaults.DEFAULTS`. The time does not depend on how many layers there are.
     ValueError naming the field that is impossible, null or not described here, and for any model_type that is not in
     `families.FAMILIES`: no layer is ever counted as if it were a plain one. FileNotFoundError where there is no file.
+
+    >>> fields = {"model_type": "llama", "num_key_value_heads": 8, "num_hidden_layers": 2}
+    >>> model = read_architecture(fields)
+    >>> kind, layer = model.layers[0]
+    >>> kind, layer.embed_dim, layer.kv_heads, model.total.unidentified
+    ('self', 4096, 8, 264192)
     """
     config, name = (source, None) if isinstance(source, dict) else _load(source)
     config, notes = _language_model(config)

@@ -21,6 +21,10 @@ class GPTConfig:
     of an MLP, 4 n_embd by default.
 
     Raises ValueError naming the field and the value when the description is impossible.
+
+    >>> config = GPTConfig(65, 256, n_layer=6, n_head=6, n_embd=384)
+    >>> config.head_dim, config.mlp_width, config.parameters
+    (64, 1536, 10745088)
     """
 
     vocab_size: int

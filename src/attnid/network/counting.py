@@ -113,6 +113,11 @@ def count_network(config: GPTConfig):
 
     Returns a Count; `terms` names each symmetry. Raises ValueError naming the field for the few descriptions whose count we do
     not know in closed form: hardly any tokens, positions or contexts.
+
+    >>> from attnid import GPTConfig
+    >>> nanogpt = count_network(GPTConfig(65, 256, n_layer=6, n_head=6, n_embd=384))
+    >>> nanogpt.parameters, nanogpt.unidentified
+    (10745088, 451748)
     """
     refuse_what_is_not_generic(config)
     terms = _norms(config) | _stream(config) | _attention(config) | _embeddings(config)

@@ -59,6 +59,13 @@ def network_generators(config: GPTConfig, parameters):
 
     The directions of all terms together are linearly independent. Raises ValueError for what `count` refuses and for
     parameters that do not fit the description.
+
+    >>> from attnid import GPTConfig
+    >>> from attnid.network import random_parameters
+    >>> small = GPTConfig(7, 5, n_layer=1, n_head=2, n_embd=4, mlp_width=4)
+    >>> found = network_generators(small, random_parameters(small))
+    >>> found["query-key maps"]["transformer.wte.weight"].shape
+    torch.Size([8, 7, 4])
     """
     null = NullSpace(config, parameters)
     return {

@@ -75,6 +75,12 @@ class GPT(nn.Module):
     Linear and embedding weights are normal with standard deviation 0.02, those of the two projections into the residual
     stream with 0.02 / sqrt(2 n_layer); biases are 0 and gains 1. Where embeddings are tied, lm_head.weight and
     transformer.wte.weight are one tensor; where positions are not learned, there is no transformer.wpe.
+
+    >>> from attnid import GPTConfig
+    >>> model = GPT(GPTConfig(65, 16, n_layer=1, n_head=2, n_embd=8), seed=0)
+    >>> logits, loss = model(torch.zeros(4, 16, dtype=torch.int64))
+    >>> logits.shape
+    torch.Size([4, 16, 65])
     """
 
     def __init__(self, config, seed=0):

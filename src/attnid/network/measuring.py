@@ -34,6 +34,11 @@ def measure_network(config: GPTConfig, *, seed=0, parameters=None):
 
     Raises ValueError for a network too large to measure, and where a parameter is missing, of another shape or not finite;
     NoGapError where the singular values have no gap to cut at.
+
+    >>> from attnid import GPTConfig, count
+    >>> small = GPTConfig(7, 5, n_layer=1, n_head=2, n_embd=4, mlp_width=4)
+    >>> measure_network(small).nullity == count(small).unidentified
+    True
     """
     refuse_many(config)
     parameters = random_parameters(config, seed) if parameters is None else parameters
