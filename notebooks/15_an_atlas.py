@@ -143,7 +143,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # ## The same symbols in code
 #
-# `read_architecture` takes a `config.json`, a folder that holds one, or its fields, and gives a description of each layer; `table` writes down their counts. From a shell it is
+# `read_architecture` takes a `config.json`, a folder that holds one, or its fields, and gives a description of each layer; `count_table` writes down their counts. From a shell it is
 # `python -m attnid count config.json`, with `--json` for programs.
 
 # %%
@@ -158,7 +158,7 @@ from attnid.claims import check
 from attnid.layer.attention import attend, project
 from attnid.layer.latents import forward_latent
 from attnid.layer.measuring import cut
-from attnid.models.architectures import circuits, load_atlas, table
+from attnid.models.architectures import circuits, count_table, load_atlas
 from attnid.tensors import normal
 
 # %%
@@ -171,7 +171,7 @@ llama = read_architecture(
         "num_hidden_layers": 80,
     }
 )
-print(table(llama))
+print(count_table(llama))
 assert llama.total.unidentified == 80 * (8 * 128 + 8 * 128**2) == 10_567_680
 
 # %% [markdown]

@@ -167,7 +167,7 @@ def print_count(arguments):
     say(
         json.dumps(architectures.report(architecture), indent=2)
         if arguments.json
-        else architectures.table(architecture)
+        else architectures.count_table(architecture)
     )
     return 0
 
@@ -221,12 +221,12 @@ def print_account(arguments):
     from .models import auditing, reduction
 
     if arguments.command == "audit":
-        account, table = auditing.audit(arguments.checkpoint), auditing.table
+        account, table = auditing.audit(arguments.checkpoint), auditing.audit_table
     else:
         account = reduction.reduce_checkpoint(
             arguments.checkpoint, arguments.out, form=arguments.form, tolerance=arguments.tolerance
         )
-        table = reduction.table
+        table = reduction.reduction_table
     for warning in account.get("warnings", ()):
         print(f"python -m attnid {arguments.command}: warning: {warning}", file=sys.stderr)
     say(json.dumps(account, indent=2) if arguments.json else table(account))

@@ -20,10 +20,10 @@ from attnid.models.architectures import (
     add_up,
     circuits,
     count_layer,
+    count_table,
     load_atlas,
     read_architecture,
     report,
-    table,
 )
 from attnid.models.configurations import Fields, rotary_angles
 from attnid.models.defaults import ALIASES, DEFAULTS
@@ -301,8 +301,8 @@ def test_slow_planes_are_planes(fields, expected):
 
 def test_reading_and_counting_a_configuration_needs_no_library():
     script = (
-        "import sys; from attnid.models.architectures import load_atlas, read_architecture, table\n"
-        "[table(read_architecture(entry['config'])) for entry in load_atlas()]\n"
+        "import sys; from attnid.models.architectures import load_atlas, read_architecture, count_table\n"
+        "[count_table(read_architecture(entry['config'])) for entry in load_atlas()]\n"
         "print(sorted({'torch', 'numpy', 'scipy', 'safetensors', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -328,7 +328,7 @@ def test_reading_and_counting_a_configuration_needs_no_library():
 def test_depth_costs_nothing(fields, numbers):
     start = time.process_time()
     found = read_architecture({"num_hidden_layers": 10**8} | fields)
-    data, text = report(found), table(found)
+    data, text = report(found), count_table(found)
     assert time.process_time() - start < 1  # 0.02 s when idle; a list of the layers takes minutes
     assert list(found.kinds.values()) == numbers and len(found.layers) == sum(numbers)
     assert sum(row["layers"] for row in data["kinds"]) == sum(numbers)
@@ -548,7 +548,7 @@ def test_reports_add_up(entry):
             add_up((part, 1) for part in circuits(layer).values()).unidentified
             == count_layer(layer).unidentified
         )
-    assert f"{data['total']['unidentified']:,}" in table(architecture)
+    assert f"{data['total']['unidentified']:,}" in count_table(architecture)
 
 
 @pytest.fixture
@@ -568,7 +568,7 @@ def test_the_command_prints_a_table_or_json(tmp_path, command):
         json.dumps(next(entry["config"] for entry in ATLAS if entry["name"] == "Llama 2 70B"))
     )
     text, data = command(tmp_path), json.loads(command(tmp_path / "config.json", "--json"))
-    assert text == table(read_architecture(tmp_path)) + "\n" and data == report(
+    assert text == count_table(read_architecture(tmp_path)) + "\n" and data == report(
         read_architecture(tmp_path)
     )
     assert (

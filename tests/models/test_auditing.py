@@ -10,7 +10,7 @@ import torch
 from attnid import Attention, count, head_metrics
 from attnid.layer.metrics import with_bias
 from attnid.models.architectures import read_architecture
-from attnid.models.auditing import METRICS, audit, audit_layer, table
+from attnid.models.auditing import METRICS, audit, audit_layer, audit_table
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_an_account_counts_what_the_configuration_says(accounts, name):
         a.G for _, a in architecture.layers
     ]
     assert json.loads(json.dumps(account, allow_nan=False)) == account
-    lines = table(account).splitlines()
+    lines = audit_table(account).splitlines()
     assert len(lines[3 : lines.index("", 3)]) == sum(a.G for _, a in architecture.layers)
     for layer, (_, a) in zip(account["layers"], architecture.layers):
         assert all((head["beta"] is None) == bool(a.qk_norm) for head in layer["heads"])
@@ -153,5 +153,5 @@ def test_every_column_has_a_title():
         "total": {"unidentified": 0, "parameters": 1, "terms": {}},
         "notes": [],
     }
-    titles, row = table(account).splitlines()[2:4]
+    titles, row = audit_table(account).splitlines()[2:4]
     assert len(titles) == len(row) and row.split() == ["0", "0"] + ["-"] * len(METRICS)

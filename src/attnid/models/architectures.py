@@ -229,7 +229,7 @@ def _lines(title, whole, parts):
         )
 
 
-def table(architecture):
+def count_table(architecture):
     """The counts as a table of text: one layer of each kind, all layers, and what was taken for granted."""
     data, lines = report(architecture), []
     for row, (_, layer) in zip(data["kinds"], architecture.kinds):

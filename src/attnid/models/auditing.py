@@ -23,7 +23,7 @@ METRICS = {
 
 
 def audit(path):
-    """The account of the model at a path, as plain data, which `table` prints. Errors as for `model_files.open_model`.
+    """The account of the model at a path, as plain data, which `audit_table` prints. Errors as for `folders.open_model`.
 
     Each layer has one entry for each head of keys, with the queries that share it. With P and K the Gram matrices W W^T of the
     queries' and the keys' maps, biases as one more column: beta = ||P - K||_F, imbalance = beta / (||P||_F + ||K||_F), tau =
@@ -95,7 +95,7 @@ def audit_layer(attention, parameters):
     }
 
 
-def table(account):
+def audit_table(account):
     """The account as a table of text."""
     lines = [
         f"{account['name']} ({account['model_type']}), {len(account['layers'])} attention layers",

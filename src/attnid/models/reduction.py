@@ -123,7 +123,7 @@ def output_change(attention, old, new, *, tokens=64, seed=0):
     return ((after - before).abs().max() / largest).item()
 
 
-def table(report):
+def reduction_table(report):
     """The report as a table of text."""
     lines = [
         f"{report['name']} ({report['model_type']}), {len(report['layers'])} attention layers, {report['form']} form",
