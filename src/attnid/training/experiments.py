@@ -85,7 +85,7 @@ def sweep(jobs, folder=RESULTS, *, workers=1, minutes=None, report=print, **opti
     """Run jobs in order, each in a process of its own, `workers` at a time; those that are done are skipped. Returns the failed jobs.
 
     After `minutes` no further job starts. report is called with a line for each that ends; a failed one is reported and the others
-    go on. After an interrupt a later sweep goes on from the checkpoints. options are those of `run`.
+    go on. After an interrupt a later sweep goes on from the saved states. options are those of `run`.
     Before any job starts: ValueError for an impossible number of workers, impossible minutes, a device that this machine lacks, or
     what `finished` raises, and CorpusError for a corpus that cannot be had.
     """
