@@ -140,7 +140,7 @@ from attnid.layer.attention import project, random_inputs, scores
 from attnid.figures import damage_by_condition, weights_and_pattern
 from attnid.network.gpt import GPT, GPTConfig, head_weights, set_head_weights
 from attnid.tensors import normal, rank, relative_change
-from attnid.training.run import TrainingConfig, evaluate, get_batch, train
+from attnid.training.trainer import TrainingConfig, evaluate, get_batch, train
 
 # %% [markdown]
 # A random nonsingular $S$ of a chosen condition number $\kappa$ is a rotation, a scaling with singular values spread evenly (in

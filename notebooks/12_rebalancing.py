@@ -219,7 +219,7 @@ from attnid.network.gpt import GPT, GPTConfig, head_weights, query_key, set_head
 from attnid.tensors import normal, rank, relative_change as apart
 from attnid.training.data import load_corpus
 from attnid.training.experiments import Job, rebalance_model, run
-from attnid.training.run import get_batch
+from attnid.training.trainer import get_batch
 
 
 def balanced_pair(W_Q, W_K):

@@ -97,7 +97,7 @@ from attnid import figures
 from attnid.claims import check
 from attnid.training.experiments import PAPER_CASES, PRESETS, RATES, Job, run
 from attnid.training.records import read_records, stack_seeds
-from attnid.training.run import TrainingConfig, learning_rate_at
+from attnid.training.trainer import TrainingConfig, learning_rate_at
 from attnid.training.statistics import equivalence, power_law, sign_flip_p, t_interval
 
 records = read_records(Path("results") / "laptop")  # {run: {seed: Record}}

@@ -18,7 +18,7 @@ from .layer.metrics import head_metrics
 from .network.gpt import GPT, GPTConfig
 from .training import experiments
 from .training.data import load_corpus
-from .training.run import Trainer
+from .training.trainer import Trainer
 
 ROUNDS = 3
 

@@ -3,7 +3,7 @@
     python tests/cases/nanogpt_20_steps.py path/to/nanoGPT      (a checkout, unchanged; needs attnid, runs on the CPU in seconds)
 
 train.py runs as it is, through runpy, on the embedded corpus. Three things are put in its way: its model starts from the weights
-of attnid.network.gpt.GPT(config, seed), torch.randint draws the places that attnid.training.run.get_batch draws, and for "sgd" torch.optim.SGD
+of attnid.network.gpt.GPT(config, seed), torch.randint draws the places that attnid.training.trainer.get_batch draws, and for "sgd" torch.optim.SGD
 takes over the parameter groups that its configure_optimizers made.
 """
 

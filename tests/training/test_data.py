@@ -318,7 +318,7 @@ def test_import_touches_neither_network_nor_disk(tmp_path):
         "def no(*a, **k): raise AssertionError('touched')\n"
         "socket.socket = os.mkdir = os.makedirs = os.open = no\n"
         "sys.dont_write_bytecode = True\n"
-        "import attnid.training.data, attnid.network.gpt, attnid.training.run\n"
+        "import attnid.training.data, attnid.network.gpt, attnid.training.trainer\n"
     )
     environment = os.environ | {
         "XDG_CACHE_HOME": str(tmp_path),

@@ -26,7 +26,7 @@ from attnid.training.data import CorpusError, load_corpus
 from attnid.training.experiments import CASES, PRESETS, RATES, Job, Recorder, finished, run, sweep
 from attnid.training.records import read_record, read_records
 from attnid.training.resume import Resume
-from attnid.training.run import Trainer, train
+from attnid.training.trainer import Trainer, train
 
 CORPUS = load_corpus("embedded")
 TINY = replace(

@@ -8,7 +8,7 @@ from attnid.layer.attention import forward, random_inputs
 from attnid.network.gpt import GPT, GPTConfig, head_weights
 from attnid.training.data import load_corpus
 from attnid.training.parametrisations import Factored, canonical_gpt, factored_gpt
-from attnid.training.run import TrainingConfig, train
+from attnid.training.trainer import TrainingConfig, train
 
 BUILDS = (canonical_gpt, factored_gpt)
 

@@ -13,7 +13,7 @@ from kills import FORKSERVER
 from attnid.network.gpt import GPT, GPTConfig
 from attnid.training.data import load_corpus
 from attnid.training.resume import Resume, held
-from attnid.training.run import Trainer, TrainingConfig
+from attnid.training.trainer import Trainer, TrainingConfig
 
 CORPUS = load_corpus("embedded")
 CONFIG = GPTConfig(len(CORPUS.vocabulary), 16, 1, 2, 8, dropout=0.1)

@@ -15,7 +15,7 @@ from .processes import for_each
 from .recorder import Recorder
 from .records import Record, provenance, read_record, read_record_of
 from .resume import Resume, held
-from .run import train
+from .trainer import train
 
 __all__ = [
     "CASES",

@@ -10,8 +10,8 @@ from ..checks import require, require_size
 from ..network.gpt import GPTConfig
 from .cases import CASES, PRESETS
 from .devices import possible_choices
-from .run import PRECISIONS
 from .settings import TrainingConfig
+from .trainer import PRECISIONS
 
 NAMES = ("preset", "case", "seed")
 EVERY = ("measure_every", "evaluate_every", "move_every")

@@ -5,8 +5,8 @@ import time
 import torch
 
 from ..layer.metrics import metrics_of_products, step_products, trace
-from .run import evaluate
 from .settings import learning_rate_at
+from .trainer import evaluate
 
 
 class Recorder:

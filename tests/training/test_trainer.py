@@ -14,7 +14,7 @@ import torch
 from attnid.network.gpt import GPT, GPTConfig
 from attnid.training.data import load_corpus
 from attnid.training.resume import Resume
-from attnid.training.run import (
+from attnid.training.trainer import (
     Trainer,
     TrainingConfig,
     evaluate,
