@@ -570,9 +570,10 @@ curves = {
     for base in (1e4, 5e5)
     for tolerance in (1e-3, 1e-2)
 }
+chosen = (32, 256, 4096, 131072)
+print("practically idle at L =", *chosen)
 for name, counts in curves.items():
-    shown = {L: counts[lengths.index(L)] for L in (32, 256, 4096, 131072)}
-    print(f"{name}:", ", ".join(f"L = {L}: {n}" for L, n in shown.items()))
+    print(f"{name}: {[counts[lengths.index(L)] for L in chosen]}")
     assert counts[0] == 128**2 and counts[17] == 128
     assert counts == sorted(counts, reverse=True)
 reached = [lengths[counts.index(128)] for counts in curves.values()]
