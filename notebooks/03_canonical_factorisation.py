@@ -274,9 +274,9 @@ def dimensions(layer, D, E):
 
 sizes = ((1, 1), (1, 4), (2, 2), (2, 5), (3, 4), (4, 7))  # D and E
 layers = [Attention(E, 1, head_dim=D, value_dim=1) for D, E in sizes]
-names = ("constraints", "tangents", "weights")
-columns = zip(*(dimensions(layer, *size) for layer, size in zip(layers, sizes)))
-check("sec-4.3", **dict(zip(names, map(list, columns))))
+found = [dimensions(layer, *size) for layer, size in zip(layers, sizes)]
+first, second, third = zip(*found)
+check("sec-4.3", constraints=first, tangents=second, weights=third)
 
 # %% [markdown]
 # The fourth looks at the whole layer, in all the ways of chapter 1. Its one value loses one number, and the rest is $D^2$.
