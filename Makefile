@@ -1,6 +1,6 @@
-# make book       the book as HTML, each notebook executed afresh; nothing is re-executed while nothing has changed
+# make book       the book as HTML, from the chapters and their stored outputs; nothing is built while nothing has changed
 # make test       everything the CI runs
-# make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY="3 04" for some of them), and make their plain twins for Colab
+# make notebooks  execute the .py notebooks and store their outputs in the .ipynb twins (ONLY="3 04" for some of them); make ledger, mutations and plain twins
 # make results    train whatever records of chapters 13 and 17 are missing (two cores, four hours when all are); make notebooks ONLY="13 17" draws from them
 # make proofs     check the formal proofs, where Rocq (Debian: coq libcoq-mathcomp-algebra) is installed (half a minute)
 # make pdf        the book as one PDF, printed by a Chromium
