@@ -120,6 +120,7 @@ assert dropouts == {0.0} and PRESETS["paper"].model["dropout"] == 0.2
 runs = {name: stack_seeds(seeds) for name, seeds in records.items()}
 last = lambda metrics: metrics.validation_loss.isel(validation_step=-1)
 final = {name: last(metrics) for name, metrics in runs.items()}  # each (seed,)
+six_cases = [runs[name] for name in PAPER_CASES]
 EACH = ("step", "layer", "head")
 late = lambda metric: metric.sel(step=slice(WARMUP, None))  # after the warm-up
 
@@ -286,7 +287,7 @@ assert beyond(0).sum("seed").values.tolist() == [10, 10, 7, 10]
 assert first_layer(beyond(bound)).all()
 
 # %%
-least = min(runs[case].mu.min().item() for case in PAPER_CASES)
+least = min(metrics.mu.min().item() for metrics in six_cases)
 print(f"least mu of all heads, steps, seeds and cases: {least:.3f}")
 check("fig-2", least_mu=least)
 raised = end(runs["rebalanced"].mu - runs["adamw"].mu).mean(("layer", "head"))
@@ -389,9 +390,9 @@ of_query = lambda metrics: (metrics.gradient_b_Q / metrics.gradient_W_Q).median(
 query = lambda metrics: of_query(metrics).min().item()  # the least of the seeds'
 check(
     "fig-3",
-    key_float32=max(key(runs[case]) for case in PAPER_CASES),
+    key_float32=max(map(key, six_cases)),
     key_float64=key(runs["sgd-float64"]),
-    query=min(query(runs[case]) for case in PAPER_CASES),
+    query=min(map(query, six_cases)),
 )
 
 # %% [markdown]

@@ -157,7 +157,7 @@ for seed in range(0, 80, 4):
     same = lambda K_, Q_: product(K_, Q_) == product(K, Q)
     agree["canonical"] += columns_S(held) == identity and same(held, read)
     agree["factored"] += same(*multiplied)
-check("idle-steering", **agree)
+check("idle-steering", canonical=agree["canonical"], factored=agree["factored"])
 
 # %% [markdown]
 # The ways back need no computation: a canonical pair is a plain one as it stands, and a plain one is factored with $A = B = 0$. But not every $M$ has a canonical pair, which is why part 1 speaks of an infimum. Let $K$ have rank $D$ and a zero column in $S$. The rows $S$ of a canonical $M$ are a multiple of $Q$, and so have the rank of the whole $M$; those of this one have less. But it has neighbours: with $K + \varepsilon\, [I \; 0]$ for $K$ the canonical product is off by $\varepsilon\, [I \; 0]^\top Q$ and no more.
@@ -393,8 +393,9 @@ for arm in ARMS:
     p = sign_flip_p(difference[arm])
     print(f"{arm:9} - plain: {interval(difference[arm])}; different: p = {p:.3f}")
 check("hypothesis", seeds=[plain.size, *(difference[arm].size for arm in ARMS)])
-for arm in ARMS:
-    check("hypothesis", **{arm: ends(difference[arm], ALL_FOUR)})
+all_four = {arm: ends(difference[arm], ALL_FOUR) for arm in ARMS}
+check("hypothesis", canonical=all_four["canonical"], spent=all_four["spent"])
+check("hypothesis", factored=all_four["factored"])
 assert round(difference["factored"].mean().item(), 3) == -0.008
 
 # %% mystnb={"image": {"alt": "Three rows of ten dots, each with an interval, in a shaded band of plus or minus 0.02 nats. Canonical and spent lie around zero, factored lies below zero."}, "figure": {"caption": "Final validation loss against plain AdamW, paired by seed: dots are seeds, bars 95 % intervals, the band the margin. Less is better.", "name": "fig-hypothesis"}}
