@@ -14,6 +14,7 @@ import tomllib
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir, contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -21,7 +22,9 @@ from made import keep
 from pairing import NOTEBOOKS, read_source
 
 from attnid.claims import LEDGER, ClaimFails
+from attnid.training import records
 
+records.read_record = cache(records.read_record)  # each record once, for all mutations
 BOOK = Path(__file__).resolve().parent
 CHAPTER = {claim.id: claim.chapter for claim in LEDGER}
 HEAD = """# Checks that can fail
@@ -105,6 +108,13 @@ def needed(cells, row):
     return kept[::-1]
 
 
+@cache
+def code_of(chapter):
+    """The code cells of a chapter, but for the first, which is Colab's."""
+    notebook = read_source(NOTEBOOKS / f"{chapter}.py")
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"][1:]
+
+
 @contextmanager
 def replaced(patch, by):
     """A name of the package with another value for a while."""
@@ -119,12 +129,6 @@ def replaced(patch, by):
         yield
     finally:
         setattr(module, name, true)
-
-
-def code_of(chapter):
-    """The code cells of a chapter, but for the first, which is Colab's."""
-    notebook = read_source(NOTEBOOKS / f"{chapter}.py")
-    return [cell.source for cell in notebook.cells if cell.cell_type == "code"][1:]
 
 
 def failure(mutation):

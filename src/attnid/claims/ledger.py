@@ -100,6 +100,7 @@ class Claim:
 
 def plain(found):
     """Numbers as Python has them, from tensors and arrays of any depth."""
+    found = getattr(found, "values", found) if hasattr(found, "dims") else found
     if hasattr(found, "tolist"):
         found = found.tolist()
     if isinstance(found, dict):
