@@ -29,8 +29,9 @@ Every numbered statement, figure and figure in the text of {cite:t}`morrow2026`,
 of the chapters printed when they were last executed, and the test suite executes them again: `check` compares each number with
 its row and stops where it differs. Each check is *an independent measurement*, which could have come out otherwise; *an identity*, two
 expressions of one value that agree to rounding; or *arithmetic*, a formula evaluated. {doc}`Another page <mutations>` shows for each row that its
-check can fail, and {doc}`a third <formal>` has the proofs that a machine has checked. Counts come from a *formula* (`count`), from a *measured* rank
-(`measure`), from *generators*, directions shown to change no output and to be independent, and from the *exact* rank over a prime field.
+check can fail, and {doc}`a third <formal>` has the proofs that a machine has checked. Counts come from a *formula* (`count`); from *generators*, which follow the formula's list and bound it
+from below, as directions shown to change no output and to be independent; from the *measured* rank (`measure`), which knows of neither and bounds it from
+above; and from the *exact* rank over a prime field, which is that of the products that the lemmas name.
 
 """
 

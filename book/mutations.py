@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -31,7 +32,8 @@ HEAD = """# Checks that can fail
 
 A check that nothing could fail shows nothing. For every row of the {doc}`ledger <ledger>` one ingredient of what its chapter computes is
 replaced here, and the row's own check must fail: the cells that it needs are run again with the replacement, and with their assertions
-taken out, so that nothing else can notice. The tests do it again, and compare what each check says with this page.
+taken out, so that nothing else can notice. `make notebooks` runs them all; the tests run the first of each row again, compare what its check says with
+this page, and see that the page belongs to the chapters as they are.
 
 | Row | What was replaced | How its check failed |
 |---|---|---|
@@ -158,11 +160,19 @@ def line(mutation, failure):
     return f"| {mutation.row} | {mutation.what} | {failure.split(': ', 1)[1]} |\n"
 
 
+def made_from(chapter):
+    """A comment that says which code and which replacements the page shows."""
+    table = (BOOK / "mutations" / f"{chapter}.toml").read_text(encoding="utf-8")
+    digest = sha256("\n".join([*code_of(chapter), table]).encode()).hexdigest()
+    return f"% {chapter} {digest[:16]}\n"
+
+
 def page():
     """The page, each mutation run."""
     with ProcessPoolExecutor() as pool:
-        failures = pool.map(failure, MUTATIONS)
-    return HEAD + "".join(map(line, MUTATIONS, failures))
+        failures = list(pool.map(failure, MUTATIONS))
+    chapters = sorted({CHAPTER[mutation.row] for mutation in MUTATIONS})
+    return HEAD + "".join(map(line, MUTATIONS, failures)) + "\n" + "".join(map(made_from, chapters))
 
 
 if __name__ == "__main__":

@@ -349,7 +349,7 @@ print(
 
 # %% [markdown]
 # {numref}`fig-wider-heads` puts it all together for the small layer. The share is highest for the narrowest plain heads, the number for
-# the widest, up to $D = E$; rotary heads have no such conflict.
+# the widest, up to $D = E$; rotary heads, on sequences long enough, have no such conflict.
 
 # %% mystnb={"image": {"alt": "Two charts over the head width from 1 to 12. Left: the identified share of plain heads falls on a straight line from nearly one to one half at width 8, then along a flatter curve; measured dots lie on it. A dashed horizontal line near one shows the query-key share of rotary heads. Right: the straight line of all weights rises away from the curve of identified ones, which bends over and stays flat from width 8 on."}, "figure": {"caption": "Heads of width $D$ in a layer with $E = 8$ and $H = 2$. Left: the identified share of plain layers, and of the query-key weights of rotary ones (dashed). Right: all weights (dashed) and those identified. Lines are the formulas, dots are measured ranks; the dotted line marks $D = E$.", "name": "fig-wider-heads"}}
 figures.wider_heads(8, 2, widths, share, number, rotary_share)
@@ -360,7 +360,7 @@ figures.wider_heads(8, 2, widths, share, number, rotary_share)
 #
 # The paper calls $D = E$ the extreme, since a larger $D$ would bring in unidentified interactions on purpose. A smaller $D$ brings them
 # in as well, $D^2$ of them per product. What changes at $D = E$ is that nothing else is brought in: each further row costs $2E$ numbers
-# and identifies none. And that holds for plain heads only. In rotary heads with distinct frequencies there is no such extreme.
+# and identifies none. And that holds for plain heads only. In rotary heads with distinct frequencies, seen at sequences of every length, there is no such extreme.
 # ```
 
 # %% [markdown]

@@ -8,9 +8,17 @@ from attnid.claims import LEDGER
 PAGE = (mutations.BOOK / "mutations.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("mutation", mutations.MUTATIONS, ids=lambda m: f"{m.row}-{m.check}")
+FIRST = list({mutation.row: mutation for mutation in reversed(mutations.MUTATIONS)}.values())
+
+
+@pytest.mark.parametrize("mutation", FIRST, ids=lambda m: f"{m.row}-{m.check}")
 def test_the_check_fails_as_the_page_says(mutation):
     assert mutations.line(mutation, mutations.failure(mutation)) in PAGE
+
+
+@pytest.mark.parametrize("chapter", sorted(set(mutations.CHAPTER.values())))
+def test_the_page_is_of_the_chapter_as_it_is(chapter):
+    assert mutations.made_from(chapter) in PAGE
 
 
 def test_every_row_has_one():
