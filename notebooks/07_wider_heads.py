@@ -13,7 +13,7 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab: fetch the book and install its package. In a clone: go to the records.
+# On Colab this fetches the book and installs its package; in a clone it goes to the records.
 import os, subprocess, sys
 
 if "google.colab" in sys.modules:
@@ -66,8 +66,8 @@ elif os.path.isdir("../../../notebooks/results"):
 # ## Proof
 #
 # ```{prf:proof}
-# By {prf:ref}`lem-heads-apart` a direction is unidentified exactly when it keeps each of the $2H$ products to first order, and the
-# products have no weights in common. So the unidentified directions of the layer are sums of those of single products, which
+# By {prf:ref}`lem-heads-apart` a direction is unidentified exactly when it keeps each of the $2H$ products to first order (pairs of tokens are
+# enough to see that), and the products have no weights in common. So the unidentified directions of the layer are sums of those of single products, which
 # {prf:ref}`prop-count-r` counts: $2DE - r(2E - r)$ each, whatever $D$ and $E$. For $D \le E$ this is $D^2$; the number $D(2E - D)$ has
 # derivative $2(E - D) \ge 0$ in $D$. For $D \ge E$ it is $E^2$ for all $D$, out of $2DE$.
 # ```
@@ -82,11 +82,14 @@ elif os.path.isdir("../../../notebooks/results"):
 # %%
 import torch
 
-from attnid import Attention, count, figures, forward, measure
+from attnid import Attention, count, exact_nullity, figures, forward
+from attnid import independent_directions, measure
+from attnid.claims import check
+from attnid.tensors import normal, rank, relative_change
 
 
 def identified(D, E, H=1):
-    """What the query-key products of H heads identify of their 2 H D E weights; the same for the value-output products."""
+    """What the query-key products of H heads identify, of 2 H D E weights."""
     r = min(D, E)
     return H * r * (2 * E - r)
 
@@ -98,50 +101,59 @@ assert gains == [15, 13, 11, 9, 7, 5, 3, 1, 0, 0]
 # %% [markdown]
 # ## The check
 #
-# A layer with $E = 8$ and $H = 2$, where the usual width is 4, with heads from 1 to 12 wide. The formula of {prf:ref}`prop-wider`,
+# Four ways first, for one head with $E = 4$ that is narrow, as wide as its tokens, and wider; its value has width one, and loses one number.
+
+# %%
+ones = [Attention(4, 1, head_dim=D, value_dim=1) for D in (1, 3, 4, 6)]
+check(
+    "sec-4.8.1",
+    formula=[count(a).unidentified for a in ones],
+    measured=[measure(a).nullity for a in ones],
+    generators=[independent_directions(a) for a in ones],
+    exact=[exact_nullity(a) for a in ones],
+)
+
+# %% [markdown]
+# The share is the same for any $H$, and the two {term}`circuits <circuit>` need not be equally wide. With $D \ne C$ the layer loses
+# $H(D^2 + C^2)$ as long as both are at most $E$.
+
+# %%
+any_H = [Attention(6, heads, head_dim=3) for heads in (1, 2, 3)]
+unequal = [
+    Attention(6, 2, head_dim=D, value_dim=C)
+    for D, C in ((1, 6), (2, 5), (6, 1), (9, 3))
+]
+sums = [identified(a.D, 6, 2) + identified(a.C, 6, 2) for a in unequal]
+check(
+    "sec-4.8.1",
+    any_H=[measure(a).rank / a.parameters for a in any_H],
+    unequal=[measure(a).rank for a in unequal],
+    sums=sums,
+)
+
+# %% [markdown]
+# Now a layer with $E = 8$ and $H = 2$, where the usual width is 4, with heads from 1 to 12 wide. The formula of {prf:ref}`prop-wider`,
 # `count` and the rank of the Jacobian have to agree exactly at each.
 
-# %% tags=["claim-sec-4.8.1"]
+
+# %%
+def share_of(D, E):
+    return 1 - D / (2 * E) if D <= E else E / (2 * D)
+
+
 E, H, widths = 8, 2, range(1, 13)
 number, share = [], []
-for D in widths:
-    layer = Attention(E, H, head_dim=D)
-    rank = measure(layer).rank
-    assert rank == count(layer).identified == 2 * identified(D, E, H)
-    number.append(rank)
-    share.append(rank / layer.parameters)
-    assert abs(share[-1] - (1 - D / (2 * E) if D <= E else E / (2 * D))) < 1e-12
+for width in widths:
+    layer = Attention(E, H, head_dim=width)
+    number.append(measure(layer).rank)
+    assert number[-1] == count(layer).identified == 2 * identified(width, E, H)
+    share.append(number[-1] / layer.parameters)
+    assert abs(share[-1] - share_of(width, E)) < 1e-12
 print("identified:", number)
 print("share:     ", [round(s, 2) for s in share])
 
 # %% [markdown]
-# The share falls along a straight line to one half, and then like $1/D$. It is the same for any $H$:
-
-# %% tags=["claim-sec-4.8.1"]
-for D in (1, 3, 6):
-    for heads in (1, 2, 3):
-        assert (
-            measure(Attention(6, heads, head_dim=D)).rank
-            == 2 * identified(D, 6, heads)
-            == (1 - D / 12) * 24 * heads * D
-        )
-
-# %% [markdown]
-# The two {term}`circuits <circuit>` need not be equally wide. With $D \ne C$ the layer loses $H(D^2 + C^2)$ as long as both are at most
-# $E$.
-
-# %%
-for D, C in ((1, 6), (2, 5), (6, 1), (9, 3)):
-    layer = Attention(6, 2, head_dim=D, value_dim=C)
-    assert (
-        measure(layer).rank
-        == count(layer).identified
-        == identified(D, 6, 2) + identified(C, 6, 2)
-    )
-print(
-    "unidentified at D = 2, C = 5:",
-    count(Attention(6, 2, head_dim=2, value_dim=5)).terms,
-)
+# The share falls along a straight line to one half, and then like $1/D$.
 
 # %% [markdown]
 # ## A published table, read again
@@ -152,7 +164,7 @@ print(
 # unidentified ones, in millions; and the gains in F1 and in exact match (EM), each over the row above.
 
 # %%
-E, H, layers = 512, 8, 24
+layers, published = 24, {D: Attention(512, 8, head_dim=D) for D in (32, 64, 128, 256)}
 printed = {  # D: total, attention, unidentified (millions), gain in F1, gain in EM
     32: (130, 12.6, 0.26, None, None),
     64: (142, 25.2, 1.05, 0.98, 1.22),
@@ -164,42 +176,42 @@ printed = {  # D: total, attention, unidentified (millions), gain in F1, gain in
 # By {prf:ref}`prop-wider` each of the 24 layers has $HD^2$ unidentified parameters in its query-key products and as many in its
 # value-output products: $24 \cdot 2 \cdot 8 \cdot D^2$ in all. `count` agrees.
 
-# %% tags=["claim-fig-1"]
+# %%
+recomputed = {D: layers * count(model).unidentified for D, model in published.items()}
+ratios = []
 print("  D   printed   recomputed   printed / recomputed")
-recomputed = {}
 for D, (_, _, unidentified, *_) in printed.items():
-    recomputed[D] = layers * count(Attention(E, H, head_dim=D)).unidentified
-    assert recomputed[D] == layers * 2 * H * D**2
-    ratio = unidentified / (recomputed[D] / 1e6)
-    assert abs(ratio - 2 / 3) < 0.01
-    print(f"{D:3} {unidentified:8.2f}M {recomputed[D]:12,} {ratio:12.2f}")
-assert list(recomputed.values()) == [393_216, 1_572_864, 6_291_456, 25_165_824]
+    ratios.append(unidentified / (recomputed[D] / 1e6))
+    print(f"{D:3} {unidentified:8.2f}M {recomputed[D]:12,} {ratios[-1]:12.2f}")
+by_hand = [layers * 2 * 8 * D**2 for D in printed]
+check("fig-1", formula=list(recomputed.values()), by_hand=by_hand)
+check("fig-1", ratios=ratios)
 
 # %% [markdown]
 # The printed column is two thirds of what the paper's own formula gives. Where does the factor come from? The table lets us try several
 # readings. First, the sizes are right: 24 layers of four matrices, with $HD$ biases to each, make the printed attention column to the
 # last digit.
 
-# %% tags=["claim-fig-1"]
-for D, (_, attention, *_) in printed.items():
-    assert round(layers * (4 * H * D * E + 4 * H * D) / 1e6, 1) == attention
+# %%
+in_all = [
+    layers * (model.parameters + 4 * model.H * model.D) / 1e6
+    for model in published.values()
+]
+check("fig-1", tenths=[round(10 * millions) for millions in in_all])
 
 readings = {
-    "one circuit": lambda D, attention: layers * H * D**2 / 1e6,
-    "both circuits, 16 layers": lambda D, attention: 16 * 2 * H * D**2 / 1e6,
-    "attention x D / 3E": lambda D, attention: attention * D / (3 * E),
-    "both circuits, 24 layers": lambda D, attention: layers * 2 * H * D**2 / 1e6,
+    "one circuit": lambda D, attention: layers * 8 * D**2 / 1e6,
+    "both circuits, 16 layers": lambda D, attention: 16 * 2 * 8 * D**2 / 1e6,
+    "attention x D / 3E": lambda D, attention: attention * D / (3 * 512),
+    "both circuits, 24 layers": lambda D, attention: layers * 2 * 8 * D**2 / 1e6,
 }
-matches = {}
+matches = []
 for name, reading in readings.items():
     column = {D: round(reading(D, row[1]), 2) for D, row in printed.items()}
-    matches[name] = sum(column[D] == row[2] for D, row in printed.items())
-    print(
-        f"{name:26}",
-        *(f"{value:6.2f}" for value in column.values()),
-        f"  {matches[name]} of 4",
-    )
-assert list(matches.values()) == [0, 2, 4, 0]
+    matches.append(sum(column[D] == row[2] for D, row in printed.items()))
+    values = " ".join(f"{value:6.2f}" for value in column.values())
+    print(f"{name:26} {values}   {matches[-1]} of 4")
+check("fig-1", readings=matches)
 
 # %% [markdown]
 # The printed attention column times $D/(3E)$ is the printed unidentified column, in all four rows. The proper factor is $D/(2E)$. A
@@ -215,18 +227,14 @@ assert list(matches.values()) == [0, 2, 4, 0]
 # trend stays, and so does the order of the rows.
 # ```
 
-# %% tags=["claim-fig-1"]
-assert [round(n / 1e6, 2) for n in recomputed.values()] == [0.39, 1.57, 6.29, 25.17]
+# %%
+# all in hundredths
 totals = [row[0] for row in printed.values()]
-assert [round(n / 1e4 / total, 2) for n, total in zip(recomputed.values(), totals)] == [
-    0.30,
-    1.11,
-    3.74,
-    11.54,
-]
-assert [
-    round(row[1] * D / (3 * E) * 100 / row[0], 2) for D, row in printed.items()
-] == [0.20, 0.74, 2.50, 7.71]
+thirds = [row[1] * D / (3 * 512) for D, row in printed.items()]
+check("fig-1", millions=[round(n / 1e4) for n in recomputed.values()])
+per_cent = [round(n / 1e2 / t) for n, t in zip(recomputed.values(), totals)]
+printed_per_cent = [round(1e4 * n / t) for n, t in zip(thirds, totals)]
+check("fig-1", per_cent=per_cent, printed_per_cent=printed_per_cent)
 
 # %% [markdown]
 # ### What the gains can tell
@@ -238,10 +246,11 @@ assert [
 rows, f1 = [], 0.0
 print("  D   identified   share   F1 gained   per million identified")
 for D, (*_, gain, _) in printed.items():
-    n = layers * count(Attention(E, H, head_dim=D)).identified
+    model = published[D]
+    n = layers * count(model).identified
     f1 += gain or 0
     rate = f"{gain / ((n - rows[-1][1]) / 1e6):.3f}" if rows else ""
-    rows.append((D, n, 1 - D / (2 * E), layers * 4 * H * D * E, f1))
+    rows.append((D, n, count(model).share, layers * model.parameters, f1))
     print(f"{D:3} {n / 1e6:11.2f}M {rows[-1][2]:7.3f} {f1:11.2f} {rate:>15}")
 assert [round(row[1] / 1e6, 2) for row in rows] == [12.19, 23.59, 44.04, 75.50]
 
@@ -249,21 +258,16 @@ assert [round(row[1] / 1e6, 2) for row in rows] == [12.19, 23.59, 44.04, 75.50]
 # Four things move together. The parameters grow, the identified parameters grow in number, the rank that scores can have grows, and the
 # identified share falls. Along this table every one of them puts the four models into the same order.
 
-# %% tags=["claim-fig-1"]
-width, number_24, share_24, parameters_24, f1_24 = (
-    torch.tensor(column, dtype=torch.float64) for column in zip(*rows)
-)
-for quantity in (width, number_24, parameters_24, f1_24):
-    assert (quantity.diff() > 0).all()
-assert (share_24.diff() < 0).all()
-f1_gains, em_gains = ([row[i] for row in printed.values()][1:] for i in (3, 4))
-print(
-    f"part of the gain in the step from 32 to 64: F1 {f1_gains[0] / sum(f1_gains):.0%}, EM {em_gains[0] / sum(em_gains):.0%}"
-)
-assert all(
-    0.5 < gains[0] / sum(gains) < 0.6 and gains[2] > gains[1]
-    for gains in (f1_gains, em_gains)
-)
+# %%
+columns = torch.tensor(rows, dtype=torch.float64)
+grows = (columns.diff(dim=0) > 0).all(0) | -(columns.diff(dim=0) < 0).all(0).int()
+print("width, identified, share, parameters, F1:", grows.tolist())
+assert grows.tolist() == [1, 1, -1, 1, 1]
+gained = torch.tensor([row[3:] for row in list(printed.values())[1:]])  # (3, 2)
+first, middle, last = (gained / gained.sum(0)).tolist()
+print(f"part gained in the step from 32 to 64: F1 {first[0]:.0%}, EM {first[1]:.0%}")
+assert all(m < l for m, l in zip(middle, last))
+check("fig-1", first_step=first)
 
 # %% [markdown]
 # So the table fits at least three stories equally well:
@@ -295,32 +299,20 @@ assert all(
 
 # %%
 def narrowed(theta, E):
-    """The same layer, D and C > E, with heads of width E: W_Q becomes W_K^T W_Q and W_K becomes the identity, W_V and W_O alike."""
+    """The same layer, D and C > E, with heads of width E and keys that are tokens."""
     H, D = theta["W_Q"].shape[:2]
     I = torch.eye(E, dtype=torch.float64).expand(H, E, E)
     M, N = theta["W_K"].mT @ theta["W_Q"], theta["W_O"] @ theta["W_V"]
-    return {
-        "W_Q": M * (E / D) ** 0.5,
-        "W_K": I,
-        "W_V": N,
-        "W_O": I,
-    }  # the package divides scores by sqrt(D)
+    M = M * (E / D) ** 0.5  # the package divides scores by sqrt(D)
+    return {"W_Q": M, "W_K": I, "W_V": N, "W_O": I}
 
 
 wide, square = Attention(8, 2, head_dim=12), Attention(8, 2, head_dim=8)
-theta = wide.random_parameters(seed=1)
-x = torch.randn(
-    16, 10, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64
-)
-y = forward(wide, theta, x)
-assert (forward(square, narrowed(theta, 8), x) - y).norm() < 1e-12 * y.norm()
-print(
-    "numbers in the wide and in the narrowed layer:",
-    wide.parameters,
-    square.parameters,
-    "of them identified:",
-    count(square).identified,
-)
+theta, x = wide.random_parameters(seed=1), normal(16, 10, 8, seed=2)
+narrow = forward(square, narrowed(theta, 8), x)
+print("numbers in the wide and in the narrowed layer:", wide.parameters, end=" ")
+print(square.parameters, "of them identified:", count(square).identified)
+check("sec-4.8.1", narrowed=relative_change(narrow, forward(wide, theta, x)))
 
 # %% [markdown]
 # **Rotate.** With rotary positions ({cite:t}`su2024`; the subject of {doc}`08_rotary_positions`) and distinct frequencies, a head loses
@@ -328,30 +320,45 @@ print(
 
 # %%
 rotary_share = {}
-for D in range(2, 13, 2):
-    layer = Attention(
-        8,
-        2,
-        head_dim=D,
-        value_dim=1,
-        rotary=tuple(0.3 + 0.4 * plane for plane in range(D // 2)),
-    )
+for width in range(2, 13, 2):
+    turns = tuple(0.3 + 0.4 * plane for plane in range(width // 2))
+    layer = Attention(8, 2, head_dim=width, value_dim=1, rotary=turns)
     terms = count(layer).terms
-    assert (
-        terms["query-key maps"] == layer.H * D
-        and measure(layer).nullity == layer.H * D + terms["value-output maps"]
-    )
-    rotary_share[D] = 1 - terms["query-key maps"] / (2 * layer.H * D * layer.E)
-    assert abs(rotary_share[D] - (1 - 1 / (2 * layer.E))) < 1e-12
-print(
-    f"share of the query-key weights in rotary heads of any width: {rotary_share[12]:.4f}"
-)
+    assert terms["query-key maps"] == layer.H * width
+    assert measure(layer).nullity == layer.H * width + terms["value-output maps"]
+    rotary_share[width] = 1 - terms["query-key maps"] / (2 * layer.H * width * layer.E)
+    assert abs(rotary_share[width] - (1 - 1 / (2 * layer.E))) < 1e-12
+print(f"share of the query-key weights, any width: {rotary_share[12]:.4f}")
+
+# %% [markdown]
+# This needs sequences of every length. Among at most $L$ tokens there are $L$ distances, from $0$ to $L - 1$, and the scores of a head see one
+# $E \times E$ matrix for each; of that at distance $0$, where a token meets itself, only the symmetric part. So a head identifies at most
+# $(L - 1) E^2 + E(E + 1)/2$ query and key numbers, however wide it is, and the share tends to zero again. With $E = C = 2$ and $L = 4$ that is
+# $15$, and $4$ more for the values.
+
+# %%
+turns = [0.3 + 0.37 * plane for plane in range(8)]
+turning = [
+    Attention(2, 1, head_dim=D, value_dim=2, rotary=turns[: D // 2])
+    for D in (4, 8, 12, 16)
+]
+
+
+def seen_by(attention, tokens):
+    """The rank of the Jacobian over 60 sequences of this length."""
+    at, x = attention.random_parameters(seed=1), 2 * normal(60, tokens, 2, seed=3)
+    blocks = torch.func.jacrev(lambda p: forward(attention, p, x))(at).values()
+    return rank(torch.cat([block.flatten(3).flatten(0, 2) for block in blocks], 1))
+
+
+check("sec-4.8.1", four_tokens=[seen_by(a, 4) for a in turning])
+check("sec-4.8.1", any_length=[measure(a).rank for a in turning])
 
 # %% [markdown]
 # {numref}`fig-wider-heads` puts it all together for the small layer. The share is highest for the narrowest plain heads, the number for
-# the widest, up to $D = E$; rotary heads, on sequences long enough, have no such conflict.
+# the widest, up to $D = E$; rotary heads have no such conflict.
 
-# %% mystnb={"image": {"alt": "Two charts over the head width from 1 to 12. Left: the identified share of plain heads falls on a straight line from nearly one to one half at width 8, then along a flatter curve; measured dots lie on it. A dashed horizontal line near one shows the query-key share of rotary heads. Right: the straight line of all weights rises away from the curve of identified ones, which bends over and stays flat from width 8 on."}, "figure": {"caption": "Heads of width $D$ in a layer with $E = 8$ and $H = 2$. Left: the identified share of plain layers, and of the query-key weights of rotary ones (dashed). Right: all weights (dashed) and those identified. Lines are the formulas, dots are measured ranks; the dotted line marks $D = E$.", "name": "fig-wider-heads"}}
+# %% mystnb={"image": {"alt": "Two charts over the head width from 1 to 12. Left: the identified share of plain heads falls on a straight line from nearly one to one half at width 8, then along a flatter curve; measured dots lie on it. A dashed horizontal line near one shows the query-key share of rotary heads. Right: the straight line of all weights rises away from the curve of identified ones, which bends over and stays flat from width 8 on."}, "figure": {"caption": "Heads of width $D$ in a layer with $E = 8$ and $H = 2$. Left: the identified share of plain layers, and of the query-key weights of rotary ones, with sequences of any length (dashed). Right: all weights (dashed) and those identified. Lines are the formulas, dots are measured ranks; the dotted line marks $D = E$.", "name": "fig-wider-heads"}}
 figures.wider_heads(8, 2, widths, share, number, rotary_share)
 
 # %% [markdown]
@@ -360,7 +367,8 @@ figures.wider_heads(8, 2, widths, share, number, rotary_share)
 #
 # The paper calls $D = E$ the extreme, since a larger $D$ would bring in unidentified interactions on purpose. A smaller $D$ brings them
 # in as well, $D^2$ of them per product. What changes at $D = E$ is that nothing else is brought in: each further row costs $2E$ numbers
-# and identifies none. And that holds for plain heads only. In rotary heads with distinct frequencies, seen at sequences of every length, there is no such extreme.
+# and identifies none. And that holds for plain heads only. In rotary heads with distinct frequencies there is no such extreme for sequences of any
+# length; with at most $L$ tokens it comes at a width of about $LE/2$.
 # ```
 
 # %% [markdown]
@@ -389,14 +397,7 @@ figures.wider_heads(8, 2, widths, share, number, rotary_share)
 half, full = Attention(4, 4, head_dim=2), Attention(4, 3, head_dim=4)
 assert measure(half).rank == measure(full).rank == 6 * 4**2
 assert (half.parameters, full.parameters) == (8 * 4**2, 12 * 4**2)
-print(
-    "identified",
-    count(half).identified,
-    "of",
-    half.parameters,
-    "and of",
-    full.parameters,
-)
+print("identified 96 of", half.parameters, "and of", full.parameters)
 
 # %% [markdown]
 # **2.** With a budget of $P = 2HDE$ query and key weights and $E$ given, $H$ and $D$ are free. Which choice identifies most, and how
@@ -409,13 +410,14 @@ print(
 # of width 1 and $2E^2 - E$ numbers, against $2E^2 - E^2/H$: the usual choice falls short by $E(E/H - 1)$.
 # ```
 
+
 # %% tags=["hide-cell"]
+def query_key(heads):  # a value-output product of rank one identifies 2 E - 1
+    return measure(Attention(6, heads, value_dim=1)).rank - heads * (2 * 6 - 1)
+
+
 for heads in (1, 2, 3, 6):
-    # of the measured rank, the value-output products of rank one make 2 E - 1 per head
-    best, usual = (
-        measure(Attention(6, h, value_dim=1)).rank - h * (2 * 6 - 1) for h in (6, heads)
-    )
-    assert best - usual == 6 * (6 // heads - 1)
+    assert query_key(6) - query_key(heads) == 6 * (6 // heads - 1)
 
 # %% [markdown]
 # **3.** At which width does a further row of each head identify less than half of the numbers it brings? And what is the share there?
