@@ -13,7 +13,7 @@
 # ---
 
 # %% tags=["remove-cell"]
-# On Colab this fetches the book and installs its package; in a clone it goes to the records.
+# On Colab: fetch the book and install its package. In a clone: go to the records.
 import os, subprocess, sys
 
 if "google.colab" in sys.modules:

@@ -192,9 +192,8 @@ from dataclasses import replace
 
 import torch
 
-from attnid import GPT, GPTConfig, count, figures, generators, measure
+from attnid import GPT, GPTConfig, count, figures, independent_directions, measure
 from attnid.claims import check
-from attnid.layer.directions import flatten
 from attnid.network import Network, NullSpace, random_parameters
 from attnid.tensors import normal, relative_change
 
@@ -255,29 +254,6 @@ print(f"the head's weights moved by {100 * moved:.0f} % of their size")
 # and all together for independence; and the rank of the Jacobian of the log-probabilities, which knows of no symmetry. Singular values fall
 # into kept and dropped ones, and the gap between them must be a factor of $10^6$ at least.
 
-
-# %%
-def independent_directions(config, seed=3):
-    """How many independent generators change no log-probability.
-
-    Each to 1e-10 of what a random direction does.
-    """
-    p, network, rows = random_parameters(config, seed), Network(config), []
-    generator = torch.Generator().manual_seed(seed)
-    shape = (4, config.block_size)
-    tokens = torch.randint(config.vocab_size, shape, generator=generator)
-    change = lambda d: torch.func.jvp(lambda q: network(q, tokens), (p,), (d,))[1]
-    noise = {name: normal(*t.shape, seed=seed) for name, t in p.items()}
-    usual = change(noise).norm() / config.parameters**0.5
-    for directions in generators(config, p).values():
-        flat = flatten(config, directions)
-        length = flat.norm(dim=1)
-        changes = torch.func.vmap(change, chunk_size=64)(directions)
-        still = changes.flatten(1).norm(dim=1) < 1e-10 * usual * length
-        rows.append((flat / length[:, None])[still])
-    return int(torch.linalg.matrix_rank(torch.cat(rows), rtol=1e-9))
-
-
 # %%
 layernorm, rmsnorm = dict(norm="layernorm"), dict(norm="rmsnorm")
 short, long = dict(vocab_size=7, block_size=5), dict(vocab_size=3, block_size=8)
@@ -298,7 +274,7 @@ measured = [measure(config) for config in configs]
 check(
     "network",
     formula=[count(config).unidentified for config in configs],
-    generators=[independent_directions(config) for config in configs],
+    generators=[independent_directions(config, seed=3) for config in configs],
     measured=[measurement.nullity for measurement in measured],
     gap=[measurement.gap for measurement in measured],
 )

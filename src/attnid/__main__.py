@@ -7,9 +7,11 @@ import signal
 import sys
 import time
 
-CASES = """sgd, sgd-decay, adamw; rebalanced (adamw whose query and key weights are rebalanced now and then, its state of them
-    cleared), cleared (the state alone), moved (the weights alone); adamw with other maps: canonical (layers in canonical form), spent (and a
-    wider MLP), factored (query and key maps as products), heads-1, heads-2, heads-8, heads-16, heads-32 (that many heads)"""
+CASES = """sgd, sgd-decay, adamw; rebalanced (adamw whose query and key weights are rebalanced now
+    and then, its state of them cleared), cleared (the state alone), moved (the weights alone);
+    adamw with other maps: canonical (layers in canonical form), spent (and a wider MLP), factored
+    (query and key maps as products), heads-1, heads-2, heads-8, heads-16, heads-32 (that many
+    heads)"""
 AGAIN = (
     "A run that is done is not run again; one that was stopped goes on from its last saved state."
 )
@@ -23,8 +25,9 @@ def count(text):
 
 
 def say(text):
-    """Print what a command has found, and be sure that it is out. OSError where standard output takes no more, but not where its
-    reader has left, as `head` does."""
+    """Print what a command has found, and be sure that it is out. OSError where standard output
+    takes no more, but not where its reader has left, as `head` does.
+    """
     try:
         print(text, flush=True)
     except OSError as error:
@@ -34,20 +37,25 @@ def say(text):
 
 
 def add_runs(commands):
-    """The commands that train. What they accept is checked where the runs are described, so that nothing is said twice."""
+    """The commands that train. What they accept is checked where the runs are described, so that
+    nothing is said twice.
+    """
     train = commands.add_parser(
         "train",
         help="one training run, with its measurements, as a record in a file",
         description=f"""
-        Train one model, measure its heads on the way, and write a record, RESULTS/PRESET/CASE/seed-SEED.json.xz. {AGAIN}""",
+        Train one model, measure its heads on the way, and write a record, RESULTS/PRESET/CASE/seed-
+        SEED.json.xz. {AGAIN}""",
         epilog="example: python -m attnid train --preset smoke --case sgd",
     )
     sweep = commands.add_parser(
         "sweep",
         help="many runs, in worker processes; those that are done are skipped",
         description=f"""
-        Train for each seed each case at each rate, and write a record of each. Exit status 1 if a run failed. {AGAIN}""",
-        epilog="example: python -m attnid sweep --preset laptop --cases sgd adamw --seeds 10 --workers 2",
+        Train for each seed each case at each rate, and write a record of each. Exit status 1 if a
+        run failed. {AGAIN}""",
+        epilog="example: python -m attnid sweep --preset laptop --cases sgd adamw --seeds 10 "
+        "--workers 2",
     )
     for parser in (train, sweep):
         parser.add_argument(
@@ -110,7 +118,10 @@ def origin(record, path):
         record.provenance,
         time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime)),
     )
-    return f"made on {made['device']} in {made['precision']}, at commit {(made['commit'] or 'unknown')[:9]}; file of {written}"
+    return (
+        f"made on {made['device']} in {made['precision']}, at commit "
+        f"{(made['commit'] or 'unknown')[:9]}; file of {written}"
+    )
 
 
 def train_or_sweep(arguments):
@@ -181,17 +192,19 @@ def add_checkpoints(commands):
         "audit",
         help="what of a trained model's attention is unidentified, head by head",
         description=f"""
-        Read a trained model, {model}, and print for each head how far its query and key weights are from balance, the condition numbers
-        of its two products, and how many parameters can go without changing an output. Nothing is written.""",
+        Read a trained model, {model}, and print for each head how far its query and key weights are
+        from balance, the condition numbers of its two products, and how many parameters can go
+        without changing an output. Nothing is written.""",
         epilog="example: python -m attnid audit path/to/all-MiniLM-L6-v2",
     )
     reduce = commands.add_parser(
         "reduce",
         help="the same model with what is unidentified set by rule",
         description=f"""
-        Read a trained model, {model}, and write it to OUT with the same outputs: key biases that change nothing become 0, value biases
-        move into the output biases, and the two products of each head get factors in the chosen form. The input stays as it is.
-        Nothing is written if a layer's outputs would change by more than the tolerance.""",
+        Read a trained model, {model}, and write it to OUT with the same outputs: key biases that
+        change nothing become 0, value biases move into the output biases, and the two products of
+        each head get factors in the chosen form. The input stays as it is. Nothing is written if a
+        layer's outputs would change by more than the tolerance.""",
         epilog="example: python -m attnid reduce path/to/all-MiniLM-L6-v2 reduced --form identity",
     )
     for parser in (audit, reduce):
@@ -201,8 +214,9 @@ def add_checkpoints(commands):
         "--form",
         default="balanced",
         help="""balanced (query and key weights with equal Gram matrices, nearest to the old),
-        identity (of each head's keys and values, as many columns as the head is wide are those of the identity, well chosen) or
-        identity-unpivoted (the first columns, whatever comes of it) (default: balanced)""",
+        identity (of each head's keys and values, as many columns as the head is wide are those of
+        the identity, well chosen) or identity-unpivoted (the first columns, whatever comes of it)
+        (default: balanced)""",
     )
     reduce.add_argument(
         "--tolerance",
@@ -260,9 +274,10 @@ def main():
         "bench",
         help="time the package against the plain ways, and compare peak memory",
         description="""
-        Measure three things, in about two minutes on two cores: the rank of a layer's Jacobian, against jacrev and matrix_rank, in time
-        and peak memory; the metrics of 36 heads in one batch, against a loop over heads, in time; and the share of a training step that
-        measuring the heads adds. Nothing is written.""",
+        Measure three things, in about two minutes on two cores: the rank of a layer's Jacobian,
+        against jacrev and matrix_rank, in time and peak memory; the metrics of 36 heads in one
+        batch, against a loop over heads, in time; and the share of a training step that measuring
+        the heads adds. Nothing is written.""",
     )
     sides = bench.add_subparsers(
         dest="side", help=argparse.SUPPRESS

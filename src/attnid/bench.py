@@ -1,7 +1,8 @@
 """Benchmarks: our way against the plain way, each in a process of its own, in turn, in one run.
 
-Three things are measured: the rank of a layer's Jacobian by `measure` and by `jacrev` with `matrix_rank` (seconds of the clock and
-peak memory), the metrics of heads in one batch and in a loop (seconds of the processor), and what measuring adds to a step of training.
+Three things are measured: the rank of a layer's Jacobian by `measure` and by `jacrev` with
+`matrix_rank` (seconds of the clock and peak memory), the metrics of heads in one batch and in a
+loop (seconds of the processor), and what measuring adds to a step of training.
 """
 
 import json
@@ -50,7 +51,9 @@ def measured_rank():
 
 
 def plain_rank(sequences, tokens):
-    """The plain way over the same batch: `jacrev` of the outputs in all parameters, then `matrix_rank`."""
+    """The plain way over the same batch: `jacrev` of the outputs in all parameters, then
+    `matrix_rank`.
+    """
     attention = Attention(32, 4)
     parameters = attention.random_parameters(0)
     x = _inputs(attention, parameters, sequences, tokens)
@@ -74,7 +77,9 @@ def _inputs(attention, parameters, sequences, tokens):
 
 
 def plain_metrics(W_Q, W_K, W_Q_next, W_K_next):
-    """The head metrics (5, layers, heads) by a plain loop over layers and heads, for heads of full rank."""
+    """The head metrics (5, layers, heads) by a plain loop over layers and heads, for heads of full
+    rank.
+    """
     return torch.stack(
         [
             torch.stack([_one_head(*head) for head in zip(*layer)], -1)
@@ -99,8 +104,10 @@ def _one_head(W_Q, W_K, W_Q_next, W_K_next):
 
 
 def metrics_times(rounds=40):
-    """Seconds of head_metrics and of the plain loop, for one step of the paper's 36 heads; and of what neither can do without:
-    the eigendecompositions, and the six products of D x E by E x D. The least of many rounds in turn, one thread's own time."""
+    """Seconds of head_metrics and of the plain loop, for one step of the paper's 36 heads; and of
+    what neither can do without: the eigendecompositions, and the six products of D x E by E x D.
+    The least of many rounds in turn, one thread's own time.
+    """
     generator = torch.Generator().manual_seed(0)
     normal = lambda scale: (
         scale * torch.randn(6, 6, 64, 384, generator=generator, dtype=torch.float64)
@@ -119,7 +126,9 @@ def metrics_times(rounds=40):
 
 
 def recorder_times(rounds=60):
-    """Seconds of a training step at the laptop preset, on the embedded corpus, and of measuring it: medians, one thread's own time."""
+    """Seconds of a training step at the laptop preset, on the embedded corpus, and of measuring it:
+    medians, one thread's own time.
+    """
     preset, case, corpus = (
         experiments.PRESETS["laptop"],
         experiments.CASES["adamw"],
@@ -165,7 +174,9 @@ SIDES = {
 
 
 def child(name, *arguments):
-    """Run one side in this process and print what it measured, its peak memory (MiB) included, as JSON."""
+    """Run one side in this process and print what it measured, its peak memory (MiB) included, as
+    JSON.
+    """
     torch.func.vmap(torch.func.jacrev(torch.sin))(
         torch.zeros(2)
     )  # first use is not what is measured
@@ -206,7 +217,8 @@ def compare_ranks():
     if {run["rank"] for run in ours} != {run["rank"] for run in plain}:
         raise SystemExit(f"ranks differ: {ours[0]['rank']} and {plain[0]['rank']}")
     print(
-        f"rank of the Jacobian of Attention(32, 4), {ours[0]['rank']} both ways, median of {ROUNDS} runs in turn"
+        f"rank of the Jacobian of Attention(32, 4), {ours[0]['rank']} both ways, median of "
+        f"{ROUNDS} runs in turn"
     )
     for name, runs in (("measure", ours), ("jacrev + matrix_rank", plain)):
         total, building = median(runs, "seconds"), median(runs, "jacobian")
@@ -218,7 +230,8 @@ def compare_ranks():
     )
     print(f"  {faster:.1f} times as fast, at {smaller:.2f} of the peak memory")
     print(
-        f"  limit: the singular values alone of the matrix that is left take {median(ours, 'limit'):.2f} s"
+        f"  limit: the singular values alone of the matrix that is left take "
+        f"{median(ours, 'limit'):.2f} s"
     )
 
 
@@ -229,14 +242,17 @@ def compare_metrics():
         raise SystemExit(f"metrics differ by a relative {times['apart']:.1e}")
     ms = {name: 1e3 * value for name, value in times.items()}
     print(
-        "metrics of 36 heads, D = 64, E = 384, the same numbers both ways, one thread, least of 40 rounds in turn"
+        "metrics of 36 heads, D = 64, E = 384, the same numbers both ways, one thread, least "
+        "of 40 rounds in turn"
     )
     print(f"  head_metrics          {ms['batched']:6.1f} ms")
     print(
-        f"  loop over heads       {ms['loop']:6.1f} ms, {ms['loop'] / ms['batched']:.1f} times as long"
+        f"  loop over heads       {ms['loop']:6.1f} ms, {ms['loop'] / ms['batched']:.1f} times "
+        f"as long"
     )
     print(
-        f"  limit: the eigendecompositions alone take {ms['eigh']:.1f} ms, the six products of D x E matrices {ms['products']:.1f} ms"
+        f"  limit: the eigendecompositions alone take {ms['eigh']:.1f} ms, the six products of "
+        f"D x E matrices {ms['products']:.1f} ms"
     )
 
 
@@ -247,5 +263,6 @@ def compare_recorder():
     share = measurement / step / times["every"]
     print("a training step at the laptop preset, one thread, median of 60 in turn")
     print(
-        f"  step {step:.1f} ms, measurement {measurement:.1f} ms; every {times['every']} steps it adds {share:.1%} to a step"
+        f"  step {step:.1f} ms, measurement {measurement:.1f} ms; every {times['every']} steps "
+        f"it adds {share:.1%} to a step"
     )

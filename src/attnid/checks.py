@@ -11,7 +11,9 @@ def require(condition, field, value, why):
 
 
 def require_size(field, value, least=1):
-    """Raise ValueError unless the value is a whole number, Python's or NumPy's, of at least `least`."""
+    """Raise ValueError unless the value is a whole number, Python's or NumPy's, of at least
+    `least`.
+    """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     require(
         whole and least <= value < 2**63, field, value, f"must be an integer of at least {least}"
@@ -27,7 +29,7 @@ def is_finite(value):
 
 
 def require_finite(field, tensor):
-    """Raise ValueError unless every number of the tensor is finite, naming the first that is not."""
+    """ValueError unless every number of the tensor is finite, naming the first that is not."""
     finite = tensor.isfinite()
     if not finite.all():
         require(False, field, tensor[~finite][0].item(), "every number must be finite")

@@ -11,9 +11,11 @@ from .checks import require
 
 @contextmanager
 def draft_of(path):
-    """A hidden path beside `path` for a file or a folder, which becomes `path` at the end; on an error nothing is left of it.
+    """A hidden path beside `path` for a file or a folder, which becomes `path` at the end; on an
+    error nothing is left of it.
 
-    Its name is no longer than a file system allows, whatever that of `path` is. OSError naming `path` where it cannot be written.
+    Its name is no longer than a file system allows, whatever that of `path` is. OSError naming
+    `path` where it cannot be written.
     """
     path = Path(path)
     start = os.fsencode(path.name)[:100].decode(errors="ignore")
@@ -33,7 +35,9 @@ def draft_of(path):
 
 
 def write_whole(path, content):
-    """Write bytes to a path: whoever reads it finds all of them or what was there before. Errors as for draft_of."""
+    """Write bytes to a path: whoever reads it finds all of them or what was there before. Errors as
+    for draft_of.
+    """
     with draft_of(path) as draft, open(draft, "wb") as file:
         file.write(content)
         file.flush()
@@ -41,7 +45,7 @@ def write_whole(path, content):
 
 
 def read_json(path):
-    """The object, a dict, in a JSON file. ValueError naming the path where it holds anything else."""
+    """The object in a JSON file, a dict. ValueError naming the path where it has another."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except RecursionError:

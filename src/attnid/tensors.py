@@ -1,4 +1,6 @@
-"""Three small things that chapters and claims need all the time: random numbers, a rank, a relative change."""
+"""Three small things that chapters and claims need all the time: random numbers, a rank, a relative
+change.
+"""
 
 import torch
 from torch import Tensor

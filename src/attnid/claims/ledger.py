@@ -1,6 +1,8 @@
-"""The ledger: every numbered statement and figure of the paper, what it claims, how that is checked, and what came of it.
+"""The ledger: every numbered statement and figure of the paper, what it claims, how that is
+checked, and what came of it.
 
-The rows are data (`ledger.toml`). A chapter computes what a row needs where the reader sees it, and ends in `check`.
+The rows are data (`ledger.toml`). A chapter computes what a row needs where the reader sees it, and
+ends in `check`.
 """
 
 import textwrap
@@ -33,9 +35,10 @@ class ClaimFails(AssertionError):
 class Check:
     """What one method must find.
 
-    kind: an independent "measurement", an "identity" (two expressions of one value) or "arithmetic" (a formula evaluated).
-    comparison and bound: "equals" (exact: counts, lists or tables of counts), "below" or "above" a number, or "within"
-        two numbers.
+    kind: an independent "measurement", an "identity" (two expressions of one value) or "arithmetic"
+    (a formula evaluated).
+    comparison and bound: "equals" (exact: counts, lists or tables of counts), "below" or "above" a
+        number, or "within" two numbers.
     """
 
     kind: str
@@ -49,7 +52,9 @@ class Check:
         return cls(kind, name, bound)
 
     def holds(self, found) -> bool:
-        """Whether what was found is as expected; a NaN never is, and of several numbers each must be."""
+        """Whether what was found is as expected; a NaN never is, and of several numbers each must
+        be.
+        """
         if self.comparison == "equals":
             return plain(found) == self.bound
         low, high = {
@@ -67,10 +72,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Claim:
-    """One row. `items` are the labels of its statements in the book, `chapter` the page on which `checks` are made, each once.
+    """One row. `items` are the labels of its statements in the book, `chapter` the page on which
+    `checks` are made, each once.
 
-    `tests` names tests that hold more of it. `printed` is what the paper has instead, for rows of the errata, `conditions`
-    what the claim needs.
+    `tests` names tests that hold more of it. `printed` is what the paper has instead, for rows of
+    the errata, `conditions` what the claim needs.
     """
 
     id: str
@@ -85,7 +91,9 @@ class Claim:
     printed: str = ""
 
     def agreement(self, methods: Iterable[str]) -> str:
-        """What holds when these methods find what they must, in a line: names joined where they find the same."""
+        """What holds when these methods find what they must, in a line: names joined where they
+        find the same.
+        """
         alike: dict[str, list[str]] = {}
         for method in methods:
             alike.setdefault(str(self.checks[method]), []).append(method)
@@ -145,11 +153,12 @@ ROWS = {claim.id: claim for claim in LEDGER}
 
 
 def check(row: str, **found) -> None:
-    """Compare what methods find with what a row of the ledger says, and print the agreement in a line.
+    """Compare what methods find with what a row of the ledger says, and print the agreement in a
+    line.
 
-    found: method -> a number, or several; each method is one of the row's `checks`, and is compared as that says.
-    Raises ClaimFails, naming the row, the method, what it finds and what is expected, and ValueError for a row or a method that
-    the ledger does not have.
+    found: method -> a number, or several; each method is one of the row's `checks`, and is compared
+    as that says. Raises ClaimFails, naming the row, the method, what it finds and what is expected,
+    and ValueError for a row or a method that the ledger does not have.
 
     >>> check("ex-4.1", formula=[2, 6, 10], exact=[2, 6, 10])
     ✓ ex-4.1: formula = exact = [2, 6, 10]

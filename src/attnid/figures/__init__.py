@@ -1,4 +1,6 @@
-"""Every plotting function of the book, in one style. Each takes data, draws, and returns the figure."""
+"""Every plotting function of the book, in one style. Each takes data, draws, and returns the
+figure.
+"""
 
 from .beyond import (
     atlas,

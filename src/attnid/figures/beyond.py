@@ -4,9 +4,11 @@ from .style import COLOURS, GREY, HATCHES, LINES, new_figure
 
 
 def atlas(rows):
-    """Chapter 15: unidentified attention parameters of models, oldest first. Rows are (name, released, parameters, circuit -> idle).
+    """Chapter 15: unidentified attention parameters of models, oldest first. Rows are (name,
+    released, parameters, circuit -> idle).
 
-    Left: the share of all attention parameters, stacked by circuit. Right: their number, one mark for each circuit.
+    Left: the share of all attention parameters, stacked by circuit. Right: their number, one mark
+    for each circuit.
     """
     figure, (left, right) = new_figure(
         2, figsize=(9.2, 10.4), sharey=True, gridspec_kw={"width_ratios": (1, 1)}
@@ -53,7 +55,9 @@ def atlas(rows):
 
 
 def changes(layers):
-    """Chapter 15: unidentified numbers of one layer as its make changes, name -> {circuit -> number}; a log scale."""
+    """Chapter 15: unidentified numbers of one layer as its make changes, name -> {circuit ->
+    number}; a log scale.
+    """
     figure, ax = new_figure(figsize=(9.2, 4.0))
     for i, (circuit, colour, hatch) in enumerate(
         zip(("query-key", "value-output", "latents"), COLOURS, HATCHES)
@@ -82,7 +86,9 @@ def changes(layers):
 
 
 def nearly_idle(epsilons, values, idle):
-    """Chapter 15: singular values, epsilon -> descending (n,), of which the last `idle` are idle without an epsilon."""
+    """Chapter 15: singular values, epsilon -> descending (n,), of which the last `idle` are idle
+    without an epsilon.
+    """
     figure, ax = new_figure(figsize=(7.4, 3.9))
     columns = list(zip(*values))
     for column in columns[:-idle]:
@@ -104,7 +110,9 @@ def nearly_idle(epsilons, values, idle):
 
 
 def idle_by_cause(variants):
-    """Chapter 14: unidentified parameters of whole networks, name -> {cause -> number}, as bars stacked by cause."""
+    """Chapter 14: unidentified parameters of whole networks, name -> {cause -> number}, as bars
+    stacked by cause.
+    """
     figure, ax = new_figure(figsize=(8.8, 3.9))
     names, start = list(variants), [0.0] * len(variants)
     for i, cause in enumerate(next(iter(variants.values()))):
@@ -130,8 +138,9 @@ def idle_by_cause(variants):
 
 
 def freed_rotations(sizes, formula, measured, full):
-    """Chapter 14: free rotations of the residual stream against the number of tokens, norm -> values; formula (line) and measured
-    (marks), and norm -> how many there are without tying."""
+    """Chapter 14: free rotations of the residual stream against the number of tokens, norm ->
+    values; formula (line) and measured (marks), and norm -> how many there are without tying.
+    """
     figure, ax = new_figure(figsize=(7.0, 3.6))
     for norm, colour, line, marker in zip(formula, COLOURS, LINES, "os"):
         ax.plot(sizes, formula[norm], color=colour, linestyle=line, label=f"{norm}, tied")
@@ -154,7 +163,9 @@ def freed_rotations(sizes, formula, measured, full):
 
 
 def trained_heads(imbalance, biases):
-    """Chapter 16: imbalance of each head, one list for each layer; and root mean squares of biases, name -> one for each layer."""
+    """Chapter 16: imbalance of each head, one list for each layer; and root mean squares of biases,
+    name -> one for each layer.
+    """
     figure, (left, right) = new_figure(2, figsize=(9.2, 3.4))
     for layer, values in enumerate(imbalance):
         left.plot(
@@ -199,7 +210,9 @@ def gauges(rows):
 
 
 def heads_and_loss(losses):
-    """Chapter 17: final losses by number of heads, H -> (n,), one dot for each seed, and the mean of each; the identified share stands above."""
+    """Chapter 17: final losses by number of heads, H -> (n,), one dot for each seed, and the mean
+    of each; the identified share stands above.
+    """
     figure, ax = new_figure(figsize=(7.0, 3.6))
     for heads, values in losses.items():
         ax.plot([heads] * len(values), values, "o", ms=3.5, color=GREY)

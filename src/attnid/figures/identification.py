@@ -4,9 +4,10 @@ from .style import COLOURS, GREY, HATCHES, LINES, new_figure
 
 
 def hyperbolas_and_counts(w, errors, omega, counts):
-    """Chapter 1. Left: the error (n, n) of a head with E = D = 1 over its numbers w (rows: w_K, columns: w_Q), its best level set
-    w_K w_Q = omega, and null directions on three. Right: the unidentified query-key parameters for D = 1, 2, ..., as
-    E -> (closed form, measured), and D^2."""
+    """Chapter 1. Left: the error (n, n) of a head with E = D = 1 over its numbers w (rows: w_K,
+    columns: w_Q), its best level set w_K w_Q = omega, and null directions on three. Right: the
+    unidentified query-key parameters for D = 1, 2, ..., as E -> (closed form, measured), and D^2.
+    """
     figure, (left, right) = new_figure(2, figsize=(8.4, 3.9))
     left.contourf(w, w, errors, levels=12, cmap="Blues", alpha=0.6)
     left.contour(
@@ -96,7 +97,9 @@ def cliff(spectrum, rank):
 
 
 def weights_and_pattern(before, after, text):
-    """Chapter 2: a head's W_Q, W_K (D, E) and its attention on a text (L, L), in two rows: before and after."""
+    """Chapter 2: a head's W_Q, W_K (D, E) and its attention on a text (L, L), in two rows: before
+    and after.
+    """
     figure, axes = new_figure(3, 2, figsize=(8.4, 5.6), gridspec_kw={"width_ratios": (1, 1, 1.35)})
     for row, (state, when) in zip(axes, ((before, "before"), (after, "after"))):
         for ax, weight, name in zip(row, state[:2], ("$W_Q$", "$W_K$")):
@@ -126,7 +129,9 @@ def weights_and_pattern(before, after, text):
 
 
 def damage_by_condition(conditions, damage, units):
-    """Chapter 2: worst change of the logits (conditions, draws) by number format, and the unit of rounding times the condition."""
+    """Chapter 2: worst change of the logits (conditions, draws) by number format, and the unit of
+    rounding times the condition.
+    """
     figure, ax = new_figure(figsize=(7.0, 4.2))
     for (name, values), colour, line, marker in zip(damage.items(), COLOURS, LINES, "osD"):
         ax.loglog(conditions, units[name] * conditions, color=GREY, linewidth=1, zorder=1)
@@ -145,7 +150,9 @@ def damage_by_condition(conditions, damage, units):
 
 
 def canonical_form(before, after):
-    """Chapter 3. The Gram matrices and the product of a head, (P, K, M) each, as given and in canonical form."""
+    """Chapter 3. The Gram matrices and the product of a head, (P, K, M) each, as given and in
+    canonical form.
+    """
     figure, axes = new_figure(3, 2, figsize=(7.6, 5.0))
     names = ("$P = W_Q W_Q^T$", "$K = W_K W_K^T$", "$M = W_K^T W_Q$")
     for row, matrices, word in zip(axes, (before, after), ("as given", "canonical")):
@@ -162,7 +169,9 @@ def canonical_form(before, after):
 
 
 def coordinates_that_fail(gaps, canonical, direct):
-    """Chapter 3. The smallest nonzero singular value of two coordinate systems of the product, as two of its singular values meet."""
+    """Chapter 3. The smallest nonzero singular value of two coordinate systems of the product, as
+    two of its singular values meet.
+    """
     figure, axes = new_figure(figsize=(7.0, 3.4))
     axes.loglog(
         gaps,
@@ -211,8 +220,10 @@ def straight_and_curved(steps, change):
 
 
 def rotary_idle_directions(sensitivity, tolerance, lengths, curves, limits):
-    """Chapter 8. Left: how much mixing plane i into plane j moves the scores (planes, planes), and where that is below a tolerance.
-    Right: practically idle directions against sequence length, name -> counts, between the limits (low, high)."""
+    """Chapter 8. Left: how much mixing plane i into plane j moves the scores (planes, planes), and
+    where that is below a tolerance. Right: practically idle directions against sequence length,
+    name -> counts, between the limits (low, high).
+    """
     figure, (left, right) = new_figure(
         2, figsize=(8.8, 4.0), gridspec_kw={"width_ratios": (1, 1.15)}
     )
@@ -270,8 +281,10 @@ def rotary_idle_directions(sensitivity, tolerance, lengths, curves, limits):
 
 
 def grouped_and_rotary(layers, groups, shares, dots):
-    """Chapter 9. Left: unidentified numbers of one layer by circuit, name -> (query-key, value-output). Right: the unidentified share of the
-    query-key weights against the number of groups, name -> values, and measured points, name -> (groups, shares)."""
+    """Chapter 9. Left: unidentified numbers of one layer by circuit, name -> (query-key,
+    value-output). Right: the unidentified share of the query-key weights against the number of
+    groups, name -> values, and measured points, name -> (groups, shares).
+    """
     figure, (left, right) = new_figure(
         2, figsize=(9.2, 3.9), gridspec_kw={"width_ratios": (1.6, 1)}
     )
@@ -320,7 +333,9 @@ def grouped_and_rotary(layers, groups, shares, dots):
 
 
 def bias_gradients(norms):
-    """Chapter 6: gradient norms of the biases, layer -> {bias -> norm}, over that of the output bias; rounding level shaded."""
+    """Chapter 6: gradient norms of the biases, layer -> {bias -> norm}, over that of the output
+    bias; rounding level shaded.
+    """
     figure, ax = new_figure(figsize=(7.4, 3.8))
     names = ("b_Q", "b_K", "b_V", "b_O")
     for i, (name, colour, hatch) in enumerate(zip(names, COLOURS, HATCHES)):
@@ -351,8 +366,9 @@ def bias_gradients(norms):
 
 
 def share_and_error(measured, heads, errors):
-    """Chapter 5. Left: identified share by number of heads, formula and measured (H -> share). Right: relative error of the best
-    score product of rank E/H, target -> (heads,)."""
+    """Chapter 5. Left: identified share by number of heads, formula and measured (H -> share).
+    Right: relative error of the best score product of rank E/H, target -> (heads,).
+    """
     figure, (left, right) = new_figure(2, figsize=(8.4, 3.8), sharex=True)
     line = [2 ** (i / 20) for i in range(121)]
     left.plot(line, [1 - 1 / (2 * H) for H in line], color=COLOURS[0], label="$1 - 1/(2H)$")
@@ -397,8 +413,9 @@ def stripes(views):
 
 
 def wider_heads(E, H, widths, share, number, rotary_share):
-    """Chapter 7. Over the head width: the measured identified share and number of plain layers on their formulas, and the
-    query-key share of rotary layers, width -> share."""
+    """Chapter 7. Over the head width: the measured identified share and number of plain layers on
+    their formulas, and the query-key share of rotary layers, width -> share.
+    """
     figure, (left, right) = new_figure(2, figsize=(8.4, 3.7))
     fine = [1 + i / 20 for i in range(20 * (len(widths) - 1) + 1)]
     ranks = [min(D, E) for D in fine]
@@ -443,8 +460,10 @@ def wider_heads(E, H, widths, share, number, rotary_share):
 
 
 def no_single_head(g, measured, heads):
-    """Chapter 10: identified numbers over E^2 of a single head against its width over E, measured as kind -> (width -> number),
-    and of multi-head layers, H -> number; g is the part of one product."""
+    """Chapter 10: identified numbers over E^2 of a single head against its width over E, measured
+    as kind -> (width -> number), and of multi-head layers, H -> number; g is the part of one
+    product.
+    """
     figure, axes = new_figure(figsize=(7.4, 4.2))
     eta = [i / 100 for i in range(0, 201)]
     lines = {"without": [1 + g(x) for x in eta], "with": [2 * g(x) for x in eta]}
@@ -481,7 +500,9 @@ def no_single_head(g, measured, heads):
 
 
 def segments(drawn):
-    """Chapter 10: outputs in the plane, name -> list of (at y alone, in the pair, at x alone), with the foot on the segment."""
+    """Chapter 10: outputs in the plane, name -> list of (at y alone, in the pair, at x alone), with
+    the foot on the segment.
+    """
     figure, axes = new_figure(len(drawn), figsize=(8.4, 4.2))
     for axis, (name, triples), colour in zip(axes, drawn.items(), COLOURS):
         for start, pair, end in triples:

@@ -2,7 +2,8 @@
 
 import matplotlib.pyplot as plt
 
-# told apart with colour-vision deficiencies, also from black, and at a contrast of 3 with the ground; line styles, hatches and marks differ as well
+# told apart with colour-vision deficiencies, also from black, and at a contrast of 3 with the
+# ground; line styles, hatches and marks differ as well
 COLOURS = (
     "#0077BB",
     "#D55E00",
@@ -31,7 +32,9 @@ STYLE = {
 
 
 def new_figure(columns=1, rows=1, **options):
-    """A figure and its axes in the book's style, on an opaque background that reads in light and dark pages."""
+    """A figure and its axes in the book's style, on an opaque background that reads in light and
+    dark pages.
+    """
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(rows, columns, **options)
     plt.close(figure)  # a notebook shows the figure that a cell returns, once

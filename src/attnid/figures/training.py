@@ -7,8 +7,10 @@ from .style import COLOURS, GREY, LINES, new_figure
 
 
 def four_cases(runs, share):
-    """Chapter 13, the paper's Figure 2. runs: title -> {seed: Record}; share: 1/(2H). Every head of every seed is a thin line in its
-    layer's colour, the median over heads and seeds of a layer a thick one; in the first column every seed's loss is a line."""
+    """Chapter 13, the paper's Figure 2. runs: title -> {seed: Record}; share: 1/(2H). Every head of
+    every seed is a thin line in its layer's colour, the median over heads and seeds of a layer a
+    thick one; in the first column every seed's loss is a line.
+    """
     names = {"rho": r"$\rho$", "beta": r"$\beta$", "tau": r"$\tau$", "mu": r"$\mu$"}
     figure, axes = new_figure(
         5, len(runs), figsize=(12.5, 2.1 * len(runs)), dpi=80, sharex=True, squeeze=False
@@ -59,8 +61,10 @@ def _layer_legend(figure, layers):
 
 
 def bias_gradients_in_training(runs):
-    """Chapter 13, the paper's Figure 3. runs: title -> {seed: Record}. Gradient norms of the query and the key biases over all heads,
-    the span from least to largest shaded for every seed, the medians as lines; and those of the key weights, for scale."""
+    """Chapter 13, the paper's Figure 3. runs: title -> {seed: Record}. Gradient norms of the query
+    and the key biases over all heads, the span from least to largest shaded for every seed, the
+    medians as lines; and those of the key weights, for scale.
+    """
     figure, axes = new_figure(len(runs), figsize=(3.1 * len(runs), 3.4), dpi=90, sharey=True)
     shown = (("gradient_W_K", "$W_K$"), ("gradient_b_Q", "$b_Q$"), ("gradient_b_K", "$b_K$"))
     for ax, (title, seeds) in zip(axes, runs.items()):
@@ -85,8 +89,10 @@ def bias_gradients_in_training(runs):
 
 
 def rate_sweep(runs, share):
-    """Chapter 13, the paper's Figure 4. runs: learning rate -> {seed: Record}, of SGD. Loss, rho of the weights alone and with their
-    biases, and the drift of one step with biases; every seed's median over its heads is a line."""
+    """Chapter 13, the paper's Figure 4. runs: learning rate -> {seed: Record}, of SGD. Loss, rho of
+    the weights alone and with their biases, and the drift of one step with biases; every seed's
+    median over its heads is a line.
+    """
     figure, axes = new_figure(4, figsize=(12.5, 3.3), dpi=90)
     columns = (
         ("rho", r"$\rho$, weights alone"),
@@ -127,7 +133,9 @@ def smooth(values, width=50):
 
 
 def intervals(rows, margin=None, label="difference"):
-    """Chapter 13. Differences by seed as dots and their intervals as bars: name -> (differences, Interval); the margin of equivalence shaded."""
+    """Chapter 13. Differences by seed as dots and their intervals as bars: name -> (differences,
+    Interval); the margin of equivalence shaded.
+    """
     figure, ax = new_figure(figsize=(7.4, 0.6 + 0.55 * len(rows)))
     for place, (name, (differences, interval)) in enumerate(rows.items()):
         ax.plot(differences, [place - 0.18] * len(differences), "o", ms=3, color=GREY)
@@ -151,8 +159,9 @@ def intervals(rows, margin=None, label="difference"):
 
 
 def rebalancing_orbit(times, curves):
-    """Chapter 12. Left: orbits, paths of gradient flow and rebalancing of a head with E = D = 1. Right: squared norm over its least
-    value along curves of the orbit, kind -> list of (times,)."""
+    """Chapter 12. Left: orbits, paths of gradient flow and rebalancing of a head with E = D = 1.
+    Right: squared norm over its least value along curves of the orbit, kind -> list of (times,).
+    """
     figure, (left, right) = new_figure(2, figsize=(8.6, 4.0))
     w, turn = np.linspace(-3, 3, 301), np.linspace(0, 2 * np.pi, 121)
     q, k = np.meshgrid(w, w)
@@ -201,8 +210,10 @@ def rebalancing_orbit(times, curves):
 
 
 def sawtooth(steps, betas, joint, every):
-    """Chapter 12. Left: beta of each head and its mean, run -> (measured, heads), moved every so many steps. Right: the second run
-    again from its first move on, and its joint beta (measured, heads)."""
+    """Chapter 12. Left: beta of each head and its mean, run -> (measured, heads), moved every so
+    many steps. Right: the second run again from its first move on, and its joint beta (measured,
+    heads).
+    """
     figure, (left, right) = new_figure(2, figsize=(8.8, 4.0))
     styles = list(zip(COLOURS, (LINES[1], LINES[0], LINES[2], LINES[3])))
     second, top = list(betas)[1], max(float(values.max()) for values in betas.values())
@@ -237,8 +248,10 @@ def sawtooth(steps, betas, joint, every):
 
 
 def imbalance_paths(paths, drifts, predicted):
-    """Chapter 11. Left: paths name -> (n, 2) of (w_Q, w_K) over the loss (w_K w_Q - 1)^2 / 2 and the lines of equal imbalance.
-    Right: drifts name -> {steps: relative drift}, and predicted name -> c, for the line c / steps."""
+    """Chapter 11. Left: paths name -> (n, 2) of (w_Q, w_K) over the loss (w_K w_Q - 1)^2 / 2 and
+    the lines of equal imbalance. Right: drifts name -> {steps: relative drift}, and predicted name
+    -> c, for the line c / steps.
+    """
     figure, (left, right) = new_figure(2, figsize=(8.4, 4.1))
     _crossing_hyperbolas(left)
     for (name, path), colour, marker in zip(
@@ -291,8 +304,10 @@ def _crossing_hyperbolas(ax):
 
 
 def rho_and_biases(sample, law, mean, marks, times, curves):
-    """Chapter 11. Left: rho of isotropic steps (n,), the distribution they follow, their mean, and marks name -> rho.
-    Right: curves name -> (t,), relative changes along a gradient flow at the given times."""
+    """Chapter 11. Left: rho of isotropic steps (n,), the distribution they follow, their mean, and
+    marks name -> rho. Right: curves name -> (t,), relative changes along a gradient flow at the
+    given times.
+    """
     figure, (left, right) = new_figure(2, figsize=(8.4, 3.6))
     grid = np.linspace(0, 1, 401)
     left.hist(sample, bins=np.linspace(0, 1, 51), density=True, color=COLOURS[0], alpha=0.35)
@@ -320,7 +335,9 @@ def rho_and_biases(sample, law, mean, marks, times, curves):
 
 
 def twins(single, double):
-    """Chapter 13. rho of one run in float32 and in float64, of the weights alone and with their biases, medians over heads."""
+    """Chapter 13. rho of one run in float32 and in float64, of the weights alone and with their
+    biases, medians over heads.
+    """
     figure, ax = new_figure(figsize=(7.2, 3.6))
     middle = lambda record, name: np.median(record.heads[name].reshape(len(record.step), -1), 1)
     for i, (name, label) in enumerate((("rho", "weights alone"), ("joint_rho", "with biases"))):

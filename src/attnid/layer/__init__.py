@@ -1,1 +1,3 @@
-"""One attention layer: its description, forward pass, gauge, counts, metrics, rebalancing and canonical form."""
+"""One attention layer: its description, forward pass, gauge, counts, metrics, rebalancing and
+canonical form.
+"""

@@ -1,7 +1,8 @@
 """The forward pass of an attention layer.
 
-The text writes tokens as columns, X in R^{E x L}; the code keeps them as rows, x of shape (..., L, E), as PyTorch does.
-Weights have one layout in both, that of `nn.Linear.weight`: W_Q, W_K are D x E, W_V is C x E, W_O is E x C, one per head.
+The text writes tokens as columns, X in R^{E x L}; the code keeps them as rows, x of shape (..., L,
+E), as PyTorch does. Weights have one layout in both, that of `nn.Linear.weight`: W_Q, W_K are D x
+E, W_V is C x E, W_O is E x C, one per head.
 """
 
 import math
@@ -17,7 +18,9 @@ SOFTCAP = 2.0  # the bound of soft-capped scores; a count does not depend on it
 
 
 def input_basis(attention) -> Float[Tensor, "E n"]:
-    """Orthonormal columns (E, n) that span the inputs: all of R^E, or what is orthogonal to the all-ones vector."""
+    """Orthonormal columns (E, n) that span the inputs: all of R^E, or what is orthogonal to the
+    all-ones vector.
+    """
     identity = torch.eye(attention.E, dtype=torch.float64)
     if attention.inputs == "free":
         return identity
@@ -31,7 +34,9 @@ def project(
 ) -> tuple[
     Float[Tensor, "*batch H L D"], Float[Tensor, "*batch G L D"], Float[Tensor, "*batch G L C"]
 ]:
-    """Queries (..., H, L, D), keys (..., G, L, D) and values (..., G, L, C) of inputs x (..., L, E)."""
+    """Queries (..., H, L, D), keys (..., G, L, D) and values (..., G, L, C) of inputs x (..., L,
+    E).
+    """
 
     def linear(letter):
         out = torch.einsum("...li,hdi->...hld", x, parameters["W_" + letter])
@@ -44,7 +49,9 @@ def project(
 def normalise(
     attention, vectors: Float[Tensor, "*batch heads L D"], gain=None
 ) -> Float[Tensor, "*batch heads L D"]:
-    """Divide vectors (..., heads, L, D) by their root mean square as `qk_norm` says, then multiply by the gains."""
+    """Divide vectors (..., heads, L, D) by their root mean square as `qk_norm` says, then multiply
+    by the gains.
+    """
     if attention.qk_norm is None:
         return vectors
     over = (-3, -1) if attention.qk_norm == "layer_gain" else (-1,)
@@ -74,7 +81,9 @@ def rotate(attention, vectors: Float[Tensor, "*batch L D"]) -> Float[Tensor, "*b
 def scores(
     attention, parameters, q: Float[Tensor, "*batch H L D"], k: Float[Tensor, "*batch G M D"]
 ) -> Float[Tensor, "*batch H L M"]:
-    """Scores (..., H, L, L), before mask and softmax: row l, column m is how much query l asks for key m."""
+    """Scores (..., H, L, L), before mask and softmax: row l, column m is how much query l asks for
+    key m.
+    """
     q = rotate(attention, normalise(attention, q, parameters.get("gain_Q")))
     k = rotate(attention, normalise(attention, k, parameters.get("gain_K")))
     k = k.repeat_interleave(attention.H // attention.G, dim=-3)  # head h reads group h // (H / G)
@@ -126,7 +135,9 @@ def forward(attention, parameters, x: Float[Tensor, "*batch L E"]) -> Float[Tens
 
 
 def random_inputs(attention, batch, length, seed=0, *, scale=1.0) -> Float[Tensor, "batch L E"]:
-    """Random inputs (batch, length, E) of the kind that `inputs` names; `scale` applies to free ones only."""
+    """Random inputs (batch, length, E) of the kind that `inputs` names; `scale` applies to free
+    ones only.
+    """
     generator = torch.Generator().manual_seed(int(seed))
     x = torch.randn((batch, length, attention.E), generator=generator, dtype=torch.float64)
     if attention.inputs == "free":

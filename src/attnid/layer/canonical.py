@@ -1,7 +1,8 @@
 """A layer in a canonical form: the same outputs, with all that its outputs cannot tell set by rule.
 
-Each circuit of a head is a product of two factors, one shared by the heads of a group (W_K, W_V) and one of those that read it
-(their W_Q, their W_O): (S A, S^{-H} B) for an invertible S. A form is a rule that picks S.
+Each circuit of a head is a product of two factors, one shared by the heads of a group (W_K, W_V)
+and one of those that read it (their W_Q, their W_O): (S A, S^{-H} B) for an invertible S. A form is
+a rule that picks S.
 """
 
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ FORMS = ("balanced", "identity", "identity-unpivoted")
 class Reduction:
     """A layer in canonical form.
 
-    parameters: as `Attention.shapes` has them, float64. fixed: how many numbers the form took away. condition: circuit -> (G,), the
-    condition number of each S, 1 where there is none. left: circuit -> (G,), true where the weights determine no S, because a factor
-    that the form looks at has rank below the head's width, as that of a head wider than the embedding has; it stays as it was.
+    parameters: as `Attention.shapes` has them, float64. fixed: how many numbers the form took away.
+    condition: circuit -> (G,), the condition number of each S, 1 where there is none. left: circuit
+    -> (G,), true where the weights determine no S, because a factor that the form looks at has rank
+    below the head's width, as that of a head wider than the embedding has; it stays as it was.
     """
 
     parameters: dict
@@ -36,20 +38,24 @@ class Reduction:
 
 
 def reduce_layer(attention, parameters, form="balanced"):
-    """The layer in canonical form: the same outputs at all inputs, up to float64 rounding. Returns a Reduction.
+    """The layer in canonical form: the same outputs at all inputs, up to float64 rounding. Returns
+    a Reduction.
 
-    Key biases that no output sees become 0, value biases move into the output bias where there is one, and each circuit takes
-    the form: "balanced" (factors with equal Gram matrices, nearest to the old), "identity" (of the shared factor, as many columns
-    as its head is wide are those of the identity, chosen by QR with column pivoting of an orthonormal basis of its rows, so that
-    equal functions get equal weights) or "identity-unpivoted" (the first columns).
-    Rotary heads change within what commutes with the rotations; normalised queries and keys stay as they are.
+    Key biases that no output sees become 0, value biases move into the output bias where there is
+    one, and each circuit takes the form: "balanced" (factors with equal Gram matrices, nearest to
+    the old), "identity" (of the shared factor, as many columns as its head is wide are those of the
+    identity, chosen by QR with column pivoting of an orthonormal basis of its rows, so that equal
+    functions get equal weights) or "identity-unpivoted" (the first columns). Rotary heads change
+    within what commutes with the rotations; normalised queries and keys stay as they are.
 
-    Of generic weights `fixed` is the count's number of unidentified ones if inputs are free, queries and keys not normalised, and
-    no set of coordinates that turn alike (`isotypes`, or a whole value head) is larger than the embedding. Then the only term left
-    over is "value bias" where there is no output bias to take it in.
+    Of generic weights `fixed` is the count's number of unidentified ones if inputs are free,
+    queries and keys not normalised, and no set of coordinates that turn alike (`isotypes`, or a
+    whole value head) is larger than the embedding. Then the only term left over is "value bias"
+    where there is no output bias to take it in.
 
-    Raises ValueError for another form, and naming the parameter that is missing, unknown, misshapen or not finite.
-    Source: Lemmas 4.1, 4.2 and 4.6, Fact 4.7, Prop. 4.8 and section 5.2.2 of the paper.
+    Raises ValueError for another form, and naming the parameter that is missing, unknown, misshapen
+    or not finite. Source: Lemmas 4.1, 4.2 and 4.6, Fact 4.7, Prop. 4.8 and section 5.2.2 of the
+    paper.
     """
     require(form in FORMS, "form", form, f"must be one of {FORMS}")
     p = {name: tensor.clone() for name, tensor in attention.check_parameters(parameters).items()}
@@ -63,19 +69,25 @@ def reduce_layer(attention, parameters, form="balanced"):
 
 
 def value_blocks(attention):
-    """The coordinates of a value head, none of which turns, as `isotypes` gives those of a key head."""
+    """The coordinates of a value head, none of which turns, as `isotypes` gives those of a key
+    head.
+    """
     return [Isotype(0.0, tuple(range(attention.C)))]
 
 
 def idle_key_coordinates(attention):
-    """The coordinates of a head in which a key bias shifts all scores of a query alike, and so changes nothing (Fact 4.7)."""
+    """The coordinates of a head in which a key bias shifts all scores of a query alike, and so
+    changes nothing (Fact 4.7).
+    """
     if not key_bias_is_idle(attention):
         return []
     return [c for isotype in isotypes(attention) if isotype.angle == 0 for c in isotype.coordinates]
 
 
 def value_bias_folds(attention):
-    """Whether the value bias can move into the output bias: both are there, and the weights of attention sum to one."""
+    """Whether the value bias can move into the output bias: both are there, and the weights of
+    attention sum to one.
+    """
     return "o" in attention.bias and value_bias_is_pooled(attention)
 
 
@@ -96,7 +108,9 @@ def _fold_value_bias(attention, p):
 
 
 def factor(parameters, names, groups) -> Float[Tensor, "G d n"]:
-    """The weights of each group's heads side by side, then their biases, of those names that are there: (G, d, n), W_O transposed."""
+    """The weights of each group's heads side by side, then their biases, of those names that are
+    there: (G, d, n), W_O transposed.
+    """
     views = [_as_rows(name, parameters[name]) for name in names if name in parameters]
     return torch.cat([rearrange(rows, "(g s) d n -> g d (s n)", g=groups) for rows in views], -1)
 
@@ -175,7 +189,8 @@ def _identity(A, B, *, pivoted=True):
 
 
 def _pivots(A):
-    # the columns that QR with column pivoting takes first, in the order of the matrix; of orthonormal rows, so that they depend on the span alone
+    # the columns that QR with column pivoting takes first, in the order of the matrix; of
+    # orthonormal rows, so that they depend on the span alone
     rows = torch.linalg.qr(A.mH).Q.mH.resolve_conj()
     return (
         torch.from_numpy(scipy.linalg.qr(rows.numpy(), mode="r", pivoting=True)[1][: len(A)])

@@ -1,9 +1,9 @@
 """The closed-form count of a layer's unidentified parameters, symmetry by symmetry.
 
-Two kinds of fact are used. What the function sees: each head's product W_K^T R_m W_Q for every offset m that occurs, the
-lengths of queries and keys where these are normalised, and the products W_O W_V. And how many numbers are lost in such
-products: (a x d)(d x b) has rank p = min(a, d, b), p (a + b - p) dimensions, so d (a + b) - p (a + b - p) are idle;
-d^2 where d is the smallest.
+Two kinds of fact are used. What the function sees: each head's product W_K^T R_m W_Q for every
+offset m that occurs, the lengths of queries and keys where these are normalised, and the products
+W_O W_V. And how many numbers are lost in such products: (a x d)(d x b) has rank p = min(a, d, b), p
+(a + b - p) dimensions, so d (a + b) - p (a + b - p) are idle; d^2 where d is the smallest.
 """
 
 import math
@@ -17,7 +17,8 @@ from .rotation import isotype_kinds
 
 @dataclass(frozen=True)
 class Count:
-    """How many of a layer's parameters are unidentified, and why: `terms` names each symmetry and its dimension.
+    """How many of a layer's parameters are unidentified, and why: `terms` names each symmetry and
+    its dimension.
 
     >>> from attnid import Attention, count
     >>> found = count(Attention(8, 2, bias="qk"))
@@ -45,7 +46,9 @@ class Count:
 
 
 def pair_rank_loss(d, a, b):
-    """Dimensions lost in the product of an (a x d) and a (d x b) matrix of full rank: d^2 where d is the smallest."""
+    """Dimensions lost in the product of an (a x d) and a (d x b) matrix of full rank: d^2 where d
+    is the smallest.
+    """
     p = min(d, a, b)
     return d * (a + b) - p * (a + b - p)
 
@@ -54,12 +57,13 @@ def pair_rank_loss(d, a, b):
 def count(attention):
     """Closed-form count of the unidentified parameters of one attention layer.
 
-    Returns a Count; its terms sum to the dimension of the set of generic parameters with the same function (the paper's
-    sections 4.2 to 4.9, completed for wide heads, equal frequencies, norms and other scores). One term has no closed form
-    that we know: "wide heads", where normalised heads are wider than their inputs, is the number of directions that keep
-    what the scores see, from the rank of its derivative at a random point (`normalised.py`; no outputs are looked at).
-    Raises ValueError for the few descriptions whose count depends on more than the description, and where that term's
-    layer is too large to look through.
+    Returns a Count; its terms sum to the dimension of the set of generic parameters with the same
+    function (the paper's sections 4.2 to 4.9, completed for wide heads, equal frequencies, norms
+    and other scores). One term has no closed form that we know: "wide heads", where normalised
+    heads are wider than their inputs, is the number of directions that keep what the scores see,
+    from the rank of its derivative at a random point (`normalised.py`; no outputs are looked at).
+    Raises ValueError for the few descriptions whose count depends on more than the description, and
+    where that term's layer is too large to look through.
 
     >>> from attnid import Attention
     >>> count(Attention(4096, 32, rotary=tuple(1e4 ** (-i / 64) for i in range(64)))).terms
@@ -80,7 +84,8 @@ def _refuse_what_is_not_generic(a):
         a.qk_norm and set("qk") & set(a.bias) or a.score == "softcap" and "k" in a.bias
     ):
         raise ValueError(
-            "embed_dim=2: centred pairs take two values only, and with these biases the count depends on that"
+            "embed_dim=2: centred pairs take two values only, and with these biases the count "
+            "depends on that"
         )
     lone = a.D == 1 and (
         a.qk_norm in ("head", "head_gain") or a.qk_norm == "layer_gain" and a.G == 1
@@ -89,12 +94,15 @@ def _refuse_what_is_not_generic(a):
         a.input_rank == 1 and a.H > 1 or a.inputs == "centred" and set("qk") & set(a.bias)
     ):
         raise ValueError(
-            "head_dim=1: a normalised number is only a sign, and whether two signs ever differ depends on the weights"
+            "head_dim=1: a normalised number is only a sign, and whether two signs ever differ "
+            "depends on the weights"
         )
 
 
 def _centred(a):
-    """Centred inputs are orthogonal to the all-ones vector: each row of W_Q, W_K, W_V has one direction never met."""
+    """Centred inputs are orthogonal to the all-ones vector: each row of W_Q, W_K, W_V has one
+    direction never met.
+    """
     if a.inputs == "free":
         return {}
     return {"centred inputs": a.H * a.D + a.G * a.D + a.G * a.C}
@@ -120,12 +128,16 @@ def _query_key(a):
 
 
 def _widths(a):
-    """Columns of the key and the query maps of one head, biases counted where the scores are affine in them."""
+    """Columns of the key and the query maps of one head, biases counted where the scores are affine
+    in them.
+    """
     return a.input_rank + ("k" in a.bias), a.input_rank + ("q" in a.bias)
 
 
 def _plain_query_key(a):
-    """Lemma 4.1, Prop. 4.8 and section 4.9; Fact 4.7 for the key bias, which is idle only where nothing turns it."""
+    """Lemma 4.1, Prop. 4.8 and section 4.9; Fact 4.7 for the key bias, which is idle only where
+    nothing turns it.
+    """
     keys, queries = _widths(a)
     sharing = a.H // a.G
     terms = {"query-key maps": 0}
@@ -142,7 +154,9 @@ def _plain_query_key(a):
 
 
 def _query_key_normalised(a):
-    """Scores see the products, and the lengths of queries and keys up to scale: per head, or over the whole layer."""
+    """Scores see the products, and the lengths of queries and keys up to scale: per head, or over
+    the whole layer.
+    """
     whole = a.qk_norm == "layer_gain"
     parts = isotype_kinds(a).items()
     exchanges = {"head": 0, "head_gain": 1, "layer_gain": a.G}[a.qk_norm]
@@ -175,7 +189,9 @@ def _seen_kernel_dimension(a):
 
 
 def _signs_only(a, exchange, lone_queries):
-    """A single number, normalised, is a sign: the maps that make it have derivative zero almost everywhere."""
+    """A single number, normalised, is a sign: the maps that make it have derivative zero almost
+    everywhere.
+    """
     names = ("W_K", "b_K", "W_Q", "b_Q") if lone_queries else ("W_K", "b_K")
     weights = sum(
         math.prod(a.shapes[n][:-1]) * a.input_rank if n[0] == "W" else math.prod(a.shapes[n])

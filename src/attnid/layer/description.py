@@ -15,15 +15,17 @@ INPUTS = ("free", "centred")
 class Attention:
     """The description of one attention layer. It holds no weights.
 
-    embed_dim (E), heads (H), kv_heads (G, default H), head_dim (D, default E // H) and value_dim (C, default D) are sizes.
+    embed_dim (E), heads (H), kv_heads (G, default H), head_dim (D, default E // H) and value_dim
+    (C, default D) are sizes.
     bias: which of the four maps have a bias, any of the letters "qkvo".
-    rotary: the angle in radians per position of each rotated plane; plane i is coordinates 2i and 2i + 1 of every query
-        and key head, and planes that are not listed do not turn.
-    qk_norm: None, "head" (each head's query and key divided by their root mean square), "head_gain" (the same, then gains
-        of size D, one for queries and one for keys, shared by the heads) or "layer_gain" (root mean square over all heads
-        at once, then gains of the full width).
-    score: "softmax", "softcap" (scores bounded by a tanh), "alibi" (minus a fixed slope times the distance) or "sink"
-        (one learned logit per head that takes its share of the softmax and no value).
+    rotary: the angle in radians per position of each rotated plane; plane i is coordinates 2i and
+        2i + 1 of every query and key head, and planes that are not listed do not turn.
+    qk_norm: None, "head" (each head's query and key divided by their root mean square), "head_gain"
+        (the same, then gains of size D, one for queries and one for keys, shared by the heads) or
+        "layer_gain" (root mean square over all heads at once, then gains of the full width).
+    score: "softmax", "softcap" (scores bounded by a tanh), "alibi" (minus a fixed slope times the
+        distance) or "sink" (one learned logit per head that takes its share of the softmax and no
+        value).
     inputs: "free", or "centred" for what a LayerNorm without gain or bias puts out.
     causal: whether a token sees only itself and what came before.
 
@@ -121,7 +123,9 @@ class Attention:
 
     @property
     def shapes(self):
-        """Name -> shape of every parameter, in the order in which parameters are laid out as one vector."""
+        """Name -> shape of every parameter, in the order in which parameters are laid out as one
+        vector.
+        """
         E, H, G, D, C = self.E, self.H, self.G, self.D, self.C
         shapes = {"W_Q": (H, D, E), "W_K": (G, D, E), "W_V": (G, C, E), "W_O": (H, E, C)}
         biases = {"b_Q": (H, D), "b_K": (G, D), "b_V": (G, C), "b_O": (E,)}
@@ -140,7 +144,8 @@ class Attention:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def random_parameters(self, seed=0, *, scale=1.0):
-        """Random float64 parameters, name -> tensor: normal entries, weights divided by the root of their input width.
+        """Random float64 parameters, name -> tensor: normal entries, weights divided by the root of
+        their input width.
 
         Gains are drawn in [0.5, 1.5]. `scale` multiplies all but the gains.
         """
@@ -152,7 +157,8 @@ class Attention:
     def check_parameters(self, parameters):
         """The parameters as detached float64 tensors on the CPU, in the description's order.
 
-        Raises ValueError naming the parameter that is missing, unknown, not a real tensor, of another shape, or not finite.
+        Raises ValueError naming the parameter that is missing, unknown, not a real tensor, of
+        another shape, or not finite.
         """
         from .parameters import check_parameters
 
@@ -165,10 +171,14 @@ def shift_is_seen(attention):
 
 
 def key_bias_is_idle(attention):
-    """Whether there is a key bias that changes no output where a key keeps still: it shifts all scores of a query alike (Fact 4.7)."""
+    """Whether there is a key bias that changes no output where a key keeps still: it shifts all
+    scores of a query alike (Fact 4.7).
+    """
     return "k" in attention.bias and attention.qk_norm is None and not shift_is_seen(attention)
 
 
 def value_bias_is_pooled(attention):
-    """Whether there is a value bias that adds a constant to all outputs, as the weights of attention sum to one (section 4.7.2)."""
+    """Whether there is a value bias that adds a constant to all outputs, as the weights of
+    attention sum to one (section 4.7.2).
+    """
     return "v" in attention.bias and attention.score != "sink"

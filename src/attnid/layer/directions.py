@@ -1,6 +1,7 @@
 """Generators: for each term of `count`, as many independent null directions as the term says.
 
-A null direction is one in the space of all parameters along which the outputs have derivative zero, whatever the input.
+A null direction is one in the space of all parameters along which the outputs have derivative zero,
+whatever the input.
 """
 
 import math
@@ -24,7 +25,9 @@ KNOWN = "must be an Attention or a GPTConfig"
 
 
 def flatten(attention, direction) -> Shaped[Tensor, "k P"]:
-    """Directions, name -> (k, *shape), as rows (k, P) in the description's order; names left out are zero."""
+    """Directions, name -> (k, *shape), as rows (k, P) in the description's order; names left out
+    are zero.
+    """
     k, dtype = next((len(d), d.dtype) for d in direction.values())
     return torch.cat(
         [
@@ -47,9 +50,11 @@ def unflatten(attention, rows: Shaped[Tensor, "k P"]) -> dict:
 
 
 class _Maps:
-    """The key map and the query maps of one group, restricted to one isotype, as matrices over the inputs' basis.
+    """The key map and the query maps of one group, restricted to one isotype, as matrices over the
+    inputs' basis.
 
-    K is (d, columns) and Q (d, sharing * columns); complex where the isotype's planes turn. A bias is one more column.
+    K is (d, columns) and Q (d, sharing * columns); complex where the isotype's planes turn. A bias
+    is one more column.
     """
 
     def __init__(self, attention, parameters, isotype, group):
@@ -122,7 +127,9 @@ def _key_bias(a, p):
 
 
 def _sink_against_constant(a, p):
-    """Where b_K^T b_Q can be moved alone, it shifts all of a head's scores by a constant, and its sink can follow."""
+    """Where b_K^T b_Q can be moved alone, it shifts all of a head's scores by a constant, and its
+    sink can follow.
+    """
     rows = []
     for m in _all_maps(a, p):
         if m.isotype.angle == 0:
@@ -140,7 +147,9 @@ def _sink_against_constant(a, p):
 
 
 def _readers(a, p):
-    """Sum over the heads of a group of W_O: what a group's constant value adds to the output, (E, GC)."""
+    """Sum over the heads of a group of W_O: what a group's constant value adds to the output, (E,
+    GC).
+    """
     return p["W_O"].view(a.G, -1, a.E, a.C).sum(1).transpose(0, 1).flatten(1)
 
 
@@ -210,7 +219,9 @@ def _scales(a, p, letter):
 
 
 def _gain_exchange(a, p):
-    """Gains of queries up, of keys down, by what commutes with the rotations: one factor a plane, or a still coordinate."""
+    """Gains of queries up, of keys down, by what commutes with the rotations: one factor a plane,
+    or a still coordinate.
+    """
     masks = []
     for isotype in isotypes(a):
         step = 2 if isotype.complex else 1
@@ -239,7 +250,9 @@ def _signs_only(a, p):
 
 
 def _wide_heads(a, p):
-    """What else keeps the products and the lengths: the kernel of their derivative, beside the directions named already."""
+    """What else keeps the products and the lengths: the kernel of their derivative, beside the
+    directions named already.
+    """
     kernel = seen_kernel(a, p)
     names = [n for n in a.shapes if n in QUERY_KEY]
     sizes = [math.prod(a.shapes[n]) for n in names]
@@ -280,10 +293,11 @@ GENERATORS = {
 
 @singledispatch
 def generators(attention, parameters):
-    """Null directions of the layer at generic parameters: term of `count` -> (name -> (dimension, *shape)), float64.
+    """Null directions of the layer at generic parameters: term of `count` -> (name -> (dimension,
+    *shape)), float64.
 
-    The directions of all terms together are linearly independent. Raises ValueError for what `count` refuses and for
-    parameters that do not fit the description.
+    The directions of all terms together are linearly independent. Raises ValueError for what
+    `count` refuses and for parameters that do not fit the description.
 
     >>> from attnid import Attention
     >>> layer = Attention(8, 2)
@@ -301,10 +315,11 @@ def generators(attention, parameters):
 
 @singledispatch
 def independent_directions(attention, seed=0):
-    """How many independent directions of `generators` change no output, at random parameters: a lower bound of what is unidentified.
+    """How many independent directions of `generators` change no output, at random parameters: a
+    lower bound of what is unidentified.
 
-    Each is tested by a Jacobian-vector product at fresh inputs, to 1e-10 of what a random direction does, and those that pass
-    all together for independence.
+    Each is tested by a Jacobian-vector product at fresh inputs, to 1e-10 of what a random direction
+    does, and those that pass all together for independence.
 
     >>> from attnid import Attention
     >>> independent_directions(Attention(8, 2))

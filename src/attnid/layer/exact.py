@@ -1,9 +1,11 @@
-"""The exact count: the rank of what a layer's function sees, over a prime field, at a random point. No tolerance anywhere.
+"""The exact count: the rank of what a layer's function sees, over a prime field, at a random point.
+No tolerance anywhere.
 
-Where queries and keys are not normalised, all that the function sees is polynomial of degree two in the parameters: the
-coefficients of the scores, for every offset, up to what the softmax ignores, and those of the values. Over a field with p
-elements the central difference of a quadratic is its derivative exactly, a rotation is a point (c, s) with c^2 + s^2 = 1,
-A random point can only make the rank too small, with a probability near rank / p.
+Where queries and keys are not normalised, all that the function sees is polynomial of degree two in
+the parameters: the coefficients of the scores, for every offset, up to what the softmax ignores,
+and those of the values. Over a field with p elements the central difference of a quadratic is its
+derivative exactly, a rotation is a point (c, s) with c^2 + s^2 = 1, A random point can only make
+the rank too small, with a probability near rank / p.
 """
 
 import math
@@ -31,7 +33,9 @@ def rank_mod_prime(matrix):
 
 
 def _rotation(attention, rng):
-    """One step of the rotation, (D, D): a random point of the circle for each angle, the same for equal ones."""
+    """One step of the rotation, (D, D): a random point of the circle for each angle, the same for
+    equal ones.
+    """
     R, found = np.eye(attention.D, dtype=np.int64), turns(attention.rotary)
     points = {i: (PRIME - 1, 0) for i in found.half}
     for planes in found.turning.values():
@@ -61,7 +65,9 @@ def _augmented(attention, parameters, letter, basis):
 
 
 def _scores_seen(attention, parameters, R, basis):
-    """Coefficients of the scores for offsets 0, 1, ..., a key's bias being seen where offsets or sinks tell shifts apart."""
+    """Coefficients of the scores for offsets 0, 1, ..., a key's bias being seen where offsets or
+    sinks tell shifts apart.
+    """
     a, offsets = attention, 2 * len(attention.rotary) + 2
     K, Q = _augmented(a, parameters, "K", basis), _augmented(a, parameters, "Q", basis)
     for h in range(a.H):
@@ -96,10 +102,11 @@ def _values_seen(attention, parameters, basis):
 
 
 def exact_nullity(attention, *, seed=0):
-    """How many parameters of the layer are unidentified, exactly, with a probability of error below 1e-5.
+    """How many parameters of the layer are unidentified, exactly, with a probability of error below
+    1e-5.
 
-    Raises ValueError where queries and keys are normalised, and for soft-capped pairs with a key bias: what is seen of
-    those is not polynomial.
+    Raises ValueError where queries and keys are normalised, and for soft-capped pairs with a key
+    bias: what is seen of those is not polynomial.
 
     >>> from attnid import Attention
     >>> exact_nullity(Attention(8, 2))
@@ -116,7 +123,8 @@ def exact_nullity(attention, *, seed=0):
         not (a.inputs == "centred" and a.E == 2 and a.score == "softcap" and "k" in a.bias),
         "embed_dim",
         a.E,
-        "centred pairs take two values only, so that soft-capped scores are not known as polynomials",
+        "centred pairs take two values only, so that soft-capped scores are not known as "
+        "polynomials",
     )
     rng = np.random.default_rng(seed)
     R, basis = _rotation(a, rng), _input_basis(a)

@@ -1,6 +1,8 @@
-"""The group actions of the two circuits of a head, and the directions that keep a product of two matrices.
+"""The group actions of the two circuits of a head, and the directions that keep a product of two
+matrices.
 
-Moving along an action leaves the layer's function as it is; the tangents of the actions are the generators.
+Moving along an action leaves the layer's function as it is; the tangents of the actions are the
+generators.
 """
 
 import torch
@@ -15,7 +17,8 @@ def act_query_key(
     b_Q: Float[Tensor, "*batch D"] | None = None,
     b_K: Float[Tensor, "*batch D"] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Lemma 4.1 and section 4.6: (S W_Q, S^{-T} W_K), and biases likewise. S (..., D, D), W (..., D, E), b (..., D).
+    """Lemma 4.1 and section 4.6: (S W_Q, S^{-T} W_K), and biases likewise. S (..., D, D), W (...,
+    D, E), b (..., D).
 
     Returns the new tensors in the order given, biases only where given.
 
@@ -50,10 +53,11 @@ def act_value_output(
 def product_kernel(
     K: Inexact[Tensor, "d a"], Q: Inexact[Tensor, "d b"]
 ) -> tuple[Inexact[Tensor, "k d a"], Inexact[Tensor, "k d b"]]:
-    """A basis of the pairs (dK, dQ) that keep K^H Q to first order, for generic K (d, a) and Q (d, b), real or complex.
+    """A basis of the pairs (dK, dQ) that keep K^H Q to first order, for generic K (d, a) and Q (d,
+    b), real or complex.
 
-    (-S^H K, S Q) for every S, which is all where d is the smallest size; else also what lies beyond the other's columns.
-    Returned over the reals, as tensors (k, d, a) and (k, d, b).
+    (-S^H K, S Q) for every S, which is all where d is the smallest size; else also what lies beyond
+    the other's columns. Returned over the reals, as tensors (k, d, a) and (k, d, b).
     """
     d, units = len(K), [1.0, 1j] if K.is_complex() else [1.0]
     S = torch.cat([u * torch.eye(d * d, dtype=K.dtype).view(-1, d, d) for u in units])
@@ -78,7 +82,9 @@ def product_kernel(
 
 
 def _independent(dK, dQ):
-    """Pairs that span the same real space as the given ones, orthonormal where the given ones are dependent."""
+    """Pairs that span the same real space as the given ones, orthonormal where the given ones are
+    dependent.
+    """
     rows = torch.cat((dK.flatten(1), dQ.flatten(1)), 1)
     flat = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
     values, Vh = torch.linalg.svd(flat, full_matrices=False)[1:]
@@ -92,7 +98,9 @@ def _independent(dK, dQ):
 
 
 def skew_hermitian(d, dtype) -> Inexact[Tensor, "k d d"]:
-    """A basis (k, d, d), over the reals, of the d x d matrices with S^H = -S: the tangents of rotations that keep lengths."""
+    """A basis (k, d, d), over the reals, of the d x d matrices with S^H = -S: the tangents of
+    rotations that keep lengths.
+    """
     E = torch.eye(d * d, dtype=dtype).view(d, d, d, d)
     i, j = torch.triu_indices(d, d, 1)
     skew = E[i, j] - E[j, i]

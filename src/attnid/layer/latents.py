@@ -1,8 +1,10 @@
-"""Latent attention (DeepSeek V2 and V3): keys and values made from one short vector per token, and its count.
+"""Latent attention (DeepSeek V2 and V3): keys and values made from one short vector per token, and
+its count.
 
-A token y is compressed to a latent of kv_rank numbers, divided by its root mean square; each head makes its key's still part
-and its value from that. The turned part of the keys, rotary_dim wide, is made from y directly and shared by all heads. Queries
-have a latent of their own, or none (query_rank None).
+A token y is compressed to a latent of kv_rank numbers, divided by its root mean square; each head
+makes its key's still part and its value from that. The turned part of the keys, rotary_dim wide, is
+made from y directly and shared by all heads. Queries have a latent of their own, or none
+(query_rank None).
 """
 
 import math
@@ -16,12 +18,13 @@ from .counting import Count, count, pair_rank_loss
 class LatentAttention:
     """The description of one layer of latent attention. It holds no weights.
 
-    embed_dim (E), heads (H), kv_rank (of the latent of keys and values), still_dim (of each head's part that does not turn),
-    value_dim (C, default still_dim), rotary (the angle in radians per position of each plane of the turned part, distinct and
-    in (0, pi)), and query_rank (of the latent of the queries, or None for none). Inputs are free and attention is causal.
+    embed_dim (E), heads (H), kv_rank (of the latent of keys and values), still_dim (of each head's
+    part that does not turn), value_dim (C, default still_dim), rotary (the angle in radians per
+    position of each plane of the turned part, distinct and in (0, pi)), and query_rank (of the
+    latent of the queries, or None for none). Inputs are free and attention is causal.
 
-    Raises ValueError naming the field and the value when the description is impossible, and where a latent is wider than
-    the inputs or a single number, for which the count below does not hold.
+    Raises ValueError naming the field and the value when the description is impossible, and where a
+    latent is wider than the inputs or a single number, for which the count below does not hold.
 
     >>> from attnid import count
     >>> count(LatentAttention(8, 2, 4, 2, rotary=(1.0, 0.3), query_rank=5)).unidentified
@@ -72,7 +75,9 @@ class LatentAttention:
 
     @property
     def shapes(self):
-        """Name -> shape of every parameter. D: down to a latent, gain: of its norm, Q, K, V: per head, R: turned, O: outputs."""
+        """Name -> shape of every parameter. D: down to a latent, gain: of its norm, Q, K, V: per
+        head, R: turned, O: outputs.
+        """
         E, H, r, n, C, t = (
             self.embed_dim,
             self.heads,
@@ -103,7 +108,9 @@ class LatentAttention:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def random_parameters(self, seed=0):
-        """Random float64 parameters, name -> tensor: weights normal over the root of their input width, gains in [0.5, 1.5]."""
+        """Random float64 parameters, name -> tensor: weights normal over the root of their input
+        width, gains in [0.5, 1.5].
+        """
         from .parameters import random_parameters
 
         fan_in = {name: shape[-1] for name, shape in self.shapes.items()}
@@ -112,10 +119,12 @@ class LatentAttention:
 
 @count.register
 def count_latent(a: LatentAttention):
-    """Closed-form count of the unidentified parameters of one layer of latent attention, as a Count.
+    """Closed-form count of the unidentified parameters of one layer of latent attention, as a
+    Count.
 
-    Each latent loses r(r - 1)/2 rotations, one scale, which its norm divides out, and r gains, which the maps that read it could
-    take over. The products of what reads a latent lose what any product loses, and each turned plane one complex number.
+    Each latent loses r(r - 1)/2 rotations, one scale, which its norm divides out, and r gains,
+    which the maps that read it could take over. The products of what reads a latent lose what any
+    product loses, and each turned plane one complex number.
     """
     q, r = a.query_width, a.kv_rank
     terms = {
@@ -136,7 +145,9 @@ def latent(W, gain, x):
 
 
 def forward_latent(a, p, x):
-    """The layer's outputs (..., L, E) at inputs x (..., L, E), with parameters p: name -> tensor, shaped as `shapes` says."""
+    """The layer's outputs (..., L, E) at inputs x (..., L, E), with parameters p: name -> tensor,
+    shaped as `shapes` says.
+    """
     import torch
 
     from .attention import rotate

@@ -1,8 +1,9 @@
-"""The measured count: the rank of a layer's Jacobian in all its parameters, over enough random sequences.
+"""The measured count: the rank of a layer's Jacobian in all its parameters, over enough random
+sequences.
 
-Nothing here knows of symmetries. The outputs are linear in W_O and b_O, so their columns of the Jacobian are Z (x) I_E
-with Z the weighted values; these are projected out of the other columns, which changes no rank and leaves a smaller
-matrix to decompose. J^T J is never formed.
+Nothing here knows of symmetries. The outputs are linear in W_O and b_O, so their columns of the
+Jacobian are Z (x) I_E with Z the weighted values; these are projected out of the other columns,
+which changes no rank and leaves a smaller matrix to decompose. J^T J is never formed.
 """
 
 import math
@@ -39,10 +40,11 @@ CHANGES = (
 
 @dataclass(frozen=True)
 class Measurement:
-    """What `measure` saw. `gap` is the last kept over the first dropped singular value; `residual` the largest relative
-    change of fresh sequences' outputs along any dropped direction; `sequences` how many were used before those, of
-    `tokens` tokens. `spectrum` holds all singular values, largest first, the output's columns projected out of the others;
-    `null_space` the dropped directions, name -> (nullity, *shape).
+    """What `measure` saw. `gap` is the last kept over the first dropped singular value; `residual`
+    the largest relative change of fresh sequences' outputs along any dropped direction; `sequences`
+    how many were used before those, of `tokens` tokens. `spectrum` holds all singular values,
+    largest first, the output's columns projected out of the others; `null_space` the dropped
+    directions, name -> (nullity, *shape).
 
     >>> from attnid import Attention, measure
     >>> found = measure(Attention(4, 1, head_dim=2))
@@ -62,7 +64,9 @@ class Measurement:
 
 
 def _hidden_jacobian(attention, parameters, x):
-    """Weighted values z (B, L, HC) and name -> dz/dtheta (B, L, HC, size) for every parameter but those of the output."""
+    """Weighted values z (B, L, HC) and name -> dz/dtheta (B, L, HC, size) for every parameter but
+    those of the output.
+    """
     extras = {n: p for n, p in parameters.items() if n.startswith("gain") or n == "sink"}
     q, k, v = project(attention, parameters, x)
 
@@ -86,8 +90,9 @@ def jacobian_blocks(
 ) -> tuple[Float[Tensor, "BL columns"], Float[Tensor, "BL E rest"]]:
     """The Jacobian of the outputs at x (B, L, E), in two parts.
 
-    Z (BL, HC, and one more column where there is an output bias), so that the output parameters' columns are Z (x) I_E,
-    and the other parameters' columns (BL, E, P'), both taken relative to `units`, as `scaling.units` gives them.
+    Z (BL, HC, and one more column where there is an output bias), so that the output parameters'
+    columns are Z (x) I_E, and the other parameters' columns (BL, E, P'), both taken relative to
+    `units`, as `scaling.units` gives them.
     """
     z, blocks = _hidden_jacobian(attention, parameters, x)
     W = parameters["W_O"].permute(1, 0, 2).flatten(1)  # (E, HC)
@@ -102,7 +107,8 @@ def jacobian_blocks(
 
 
 def cut(spectrum: Float[Tensor, "P"]) -> tuple[int, float]:
-    """Rank and gap of descending singular values: the widest ratio between neighbours whose lower one is noise.
+    """Rank and gap of descending singular values: the widest ratio between neighbours whose lower
+    one is noise.
 
     Raises NoGapError where that ratio is below MIN_GAP.
     """
@@ -120,7 +126,9 @@ def cut(spectrum: Float[Tensor, "P"]) -> tuple[int, float]:
 
 
 def _triangular_null_space(R: Float[Tensor, "P P"], nullity, seed) -> Float[Tensor, "P nullity"]:
-    """Directions (P, nullity) that the upper triangular R sends to rounding, by two steps of inverse iteration."""
+    """Directions (P, nullity) that the upper triangular R sends to rounding, by two steps of
+    inverse iteration.
+    """
     generator = torch.Generator().manual_seed(seed)
     X = torch.randn(len(R), nullity, generator=generator, dtype=R.dtype)
     tiny = torch.finfo(R.dtype).eps * R.diagonal().abs().max()
@@ -135,8 +143,8 @@ def _triangular_null_space(R: Float[Tensor, "P P"], nullity, seed) -> Float[Tens
 def _decompose(Z: Float[Tensor, "BL columns"], B: Float[Tensor, "BL E rest"], seed):
     """Spectrum, rank and gap of [Z (x) I_E, B], and a basis of its null space.
 
-    The part of Z that is well conditioned is projected out of everything else. The basis comes in two parts: over the
-    columns of Z (nullity, E, HC), and over those of B (nullity, P').
+    The part of Z that is well conditioned is projected out of everything else. The basis comes in
+    two parts: over the columns of Z (nullity, E, HC), and over those of B (nullity, P').
     """
     E, width = B.shape[1:]
     U, s, Vt = torch.linalg.svd(Z, full_matrices=True)
@@ -172,7 +180,9 @@ def _name_directions(attention, parameters, over_Z, over_B):
 
 
 def _largest_change(null, Z, B):
-    """The largest norm of a null direction's image under [Z (x) I, B], over the typical norm of a column."""
+    """The largest norm of a null direction's image under [Z (x) I, B], over the typical norm of a
+    column.
+    """
     over_Z, over_B = null
     image = torch.einsum("tc,nec->nte", Z, over_Z) + torch.einsum("tew,nw->nte", B, over_B)
     length = (over_Z.flatten(1).square().sum(1) + over_B.square().sum(1)).sqrt()
@@ -185,8 +195,9 @@ def _largest_change(null, Z, B):
 def plan(attention):
     """How many sequences of how many tokens to draw first.
 
-    Long enough for offsets that tell rotations apart, and for the scores of a query, H for each key but one, to move its E
-    outputs freely; where inputs are single numbers, for enough of those. As many as make more such rows than columns.
+    Long enough for offsets that tell rotations apart, and for the scores of a query, H for each key
+    but one, to move its E outputs freely; where inputs are single numbers, for enough of those. As
+    many as make more such rows than columns.
     """
     a = attention
     length = 6 + 2 * len(a.rotary) + min(a.E // a.H, 32) + 2 * a.H * (a.input_rank == 1)
@@ -214,15 +225,17 @@ def refuse_large(attention):
 
 @singledispatch
 def measure(attention, *, seed=0, parameters=None):
-    """Count the unidentified parameters of a layer by the rank of its Jacobian, in float64 on the CPU.
+    """Count the unidentified parameters of a layer by the rank of its Jacobian, in float64 on the
+    CPU.
 
-    The Jacobian is that of the outputs, in all parameters, at `parameters` (random ones by default), over random
-    sequences. As many sequences are drawn as make more rows than columns. That they are enough is then shown on fresh,
-    longer ones: if the outputs there do not change along the null directions of the first, then almost surely no
-    sequence adds to the rank, since one that could would be found by almost every draw. If they do, more are drawn.
+    The Jacobian is that of the outputs, in all parameters, at `parameters` (random ones by
+    default), over random sequences. As many sequences are drawn as make more rows than columns.
+    That they are enough is then shown on fresh, longer ones: if the outputs there do not change
+    along the null directions of the first, then almost surely no sequence adds to the rank, since
+    one that could would be found by almost every draw. If they do, more are drawn.
 
-    Raises ValueError where a parameter is missing, of another shape or not finite, and NoGapError where the singular
-    values have no gap to cut at.
+    Raises ValueError where a parameter is missing, of another shape or not finite, and NoGapError
+    where the singular values have no gap to cut at.
 
     >>> from attnid import Attention, count
     >>> layer = Attention(8, 2, bias="qkvo")
@@ -282,10 +295,12 @@ def refuse_many(description):
 
 
 def measure_function(function, parameters, draw, seen, seed=0):
-    """Count the unidentified parameters of any function(parameters, inputs), by the rank of its whole Jacobian.
+    """Count the unidentified parameters of any function(parameters, inputs), by the rank of its
+    whole Jacobian.
 
-    draw(number, seed) gives inputs, sequences of tokens along the first two dimensions; `seen` is how many numbers one sequence
-    can tell, at most. More are drawn until the outputs of fresh ones do not change along the null directions of the first.
+    draw(number, seed) gives inputs, sequences of tokens along the first two dimensions; `seen` is
+    how many numbers one sequence can tell, at most. More are drawn until the outputs of fresh ones
+    do not change along the null directions of the first.
     """
     require_size("seed", seed, 0)
     seed, P = int(seed), sum(tensor.numel() for tensor in parameters.values())
@@ -312,7 +327,9 @@ def measure_function(function, parameters, draw, seen, seed=0):
 
 
 def jacobian(function, parameters, inputs: Shaped[Tensor, "B T ..."]) -> Float[Tensor, "rows P"]:
-    """Columns (outputs at all inputs, P) in the parameters' order, relative to each tensor's root mean square."""
+    """Columns (outputs at all inputs, P) in the parameters' order, relative to each tensor's root
+    mean square.
+    """
     one = lambda p, sequence: function(p, sequence[None]).flatten()
     blocks = torch.func.vmap(torch.func.jacrev(one), (None, 0), chunk_size=16)(parameters, inputs)
     rows = {name: block.flatten(2).flatten(0, 1) for name, block in blocks.items()}

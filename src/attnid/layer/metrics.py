@@ -1,6 +1,7 @@
 """What gradient flow conserves, and how far a step of training departs from it.
 
-Per head, with P = W_Q W_Q^T and K = W_K W_K^T: the loss sees W_K^T W_Q alone, so gradient flow keeps P - K (Lemma 5.1).
+Per head, with P = W_Q W_Q^T and K = W_K W_K^T: the loss sees W_K^T W_Q alone, so gradient flow
+keeps P - K (Lemma 5.1).
 """
 
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor
 from .parameters import check_heads
 from .scaling import exponent
 
-IDLE = 1e-12  # a sum of eigenvalues below this, relative to the head's largest, belongs to an S that moves neither factor
+# a sum of eigenvalues below this, relative to the head's largest, belongs to an S that moves
+# neither factor
+IDLE = 1e-12
 
 
 def head_metrics(
@@ -19,20 +22,23 @@ def head_metrics(
     W_Q_next: Float[Tensor, "*heads D E"],
     W_K_next: Float[Tensor, "*heads D E"],
 ) -> dict[str, Float[Tensor, "*heads"]]:
-    """How one step from (W_Q, W_K) to (W_Q_next, W_K_next) lies to the null space of the score product, head by head.
+    """How one step from (W_Q, W_K) to (W_Q_next, W_K_next) lies to the null space of the score
+    product, head by head.
 
     All weights have shape (..., D, E); every value returned has shape (...), float64:
-      rho    share of the squared step in the null space {(S W_Q, -S^T W_K)}, in [0, 1]; 0 for a step of zero
+      rho    share of the squared step in the null space {(S W_Q, -S^T W_K)}, in [0, 1]; 0 for a
+             step of zero
       beta   ||P - K||_F, tau = trace(P - K) and mu = lambda_min(P) + lambda_min(K), before the step
       drift  ||(P - K)_next - (P - K)||_F
-    Where mu = 0 some S move neither factor; rho then takes the S of least norm, which leaves its value as it is.
-    Weights with their biases as one more column, (..., D, E + 1), give the same of the joint action (S W, S b), which is
-    what a head with biases has. Computed in float64, on the CPU where the device has none; rho at any scale, and the others as
-    far as float64 reaches: beyond they are infinite or zero.
+    Where mu = 0 some S move neither factor; rho then takes the S of least norm, which leaves its
+    value as it is. Weights with their biases as one more column, (..., D, E + 1), give the same of
+    the joint action (S W, S b), which is what a head with biases has. Computed in float64, on the
+    CPU where the device has none; rho at any scale, and the others as far as float64 reaches:
+    beyond they are infinite or zero.
 
-    Raises ValueError naming the argument whose shape differs, that is no tensor of real numbers, or that is not finite.
-    Source: section 5.1 of the paper, whose objective has a sign slip; the Sylvester equation is solved by two
-    eigendecompositions, as there.
+    Raises ValueError naming the argument whose shape differs, that is no tensor of real numbers, or
+    that is not finite. Source: section 5.1 of the paper, whose objective has a sign slip; the
+    Sylvester equation is solved by two eigendecompositions, as there.
 
     >>> from attnid.tensors import normal
     >>> W_Q, W_K, S = normal(2, 8), normal(2, 8, seed=1), normal(2, 2, seed=2)
@@ -54,7 +60,9 @@ def head_metrics(
 def step_products(
     W: Float[Tensor, "*heads D E"], W_next: Float[Tensor, "*heads D E"]
 ) -> Float[Tensor, "3 *heads D D"]:
-    """W W^T, dW W^T and dW dW^T of a step dW = W_next - W, as (3, ..., D, D). A bias adds its own, those of one column (..., D, 1)."""
+    """W W^T, dW W^T and dW dW^T of a step dW = W_next - W, as (3, ..., D, D). A bias adds its own,
+    those of one column (..., D, 1).
+    """
     step = W_next - W
     return torch.stack((W @ W.mT, step @ W.mT, step @ step.mT))
 
@@ -95,7 +103,8 @@ def with_bias(
 
 
 def _null_share(R, sums, step):
-    # entry by entry S = R / sums, and ||S W_Q||^2 + ||S^T W_K||^2 = <S, S P + K S> = sum of R^2 / sums
+    # entry by entry S = R / sums, and ||S W_Q||^2 + ||S^T W_K||^2 = <S, S P + K S> = sum of R^2 /
+    # sums
     idle = sums <= IDLE * sums.amax((-2, -1), keepdim=True)
     inside = (R.square() / sums).masked_fill(idle, 0).sum((-2, -1))
     return (inside / step).masked_fill(step == 0, 0).clamp_max(1)

@@ -1,8 +1,9 @@
 """What the scores see of normalised queries and keys: products, and lengths up to scale.
 
-With a root-mean-square norm a score is x^T M_m y / sqrt(A(x) B(y)): the products M_m = K^T R_m Q of the (gained) maps, over
-the quadratic forms A = K^T K and B = Q^T Q of the (ungained) ones. A bias is one more column of its map. On centred inputs
-|x|^2 = E, so with a bias a form is known only up to a multiple of |x|^2 - E.
+With a root-mean-square norm a score is x^T M_m y / sqrt(A(x) B(y)): the products M_m = K^T R_m Q of
+the (gained) maps, over the quadratic forms A = K^T K and B = Q^T Q of the (ungained) ones. A bias
+is one more column of its map. On centred inputs |x|^2 = E, so with a bias a form is known only up
+to a multiple of |x|^2 - E.
 """
 
 import math
@@ -20,14 +21,18 @@ QUERY_KEY = ("W_Q", "W_K", "b_Q", "b_K", "gain_Q", "gain_K")
 
 
 def augmented(attention, parameters, letter) -> Float[Tensor, "heads D columns"]:
-    """Query or key maps (heads, D, columns) over a basis of the inputs, their bias as the last column."""
+    """Query or key maps (heads, D, columns) over a basis of the inputs, their bias as the last
+    column.
+    """
     rows = parameters["W_" + letter] @ input_basis(attention)
     bias = parameters.get("b_" + letter)
     return rows if bias is None else torch.cat((rows, bias[..., None]), -1)
 
 
 def _products(attention, K, Q):
-    """K^T R_m Q for every offset m, as its coefficients: one matrix per still or half-turning part, two per angle."""
+    """K^T R_m Q for every offset m, as its coefficients: one matrix per still or half-turning part,
+    two per angle.
+    """
     for isotype in isotypes(attention):
         k, q = K[:, list(isotype.coordinates)], Q[:, list(isotype.coordinates)]
         if isotype.complex:  # conjugate(k) q, real and imaginary part
@@ -40,7 +45,9 @@ def _products(attention, K, Q):
 
 
 def _forms(attention, maps, with_bias):
-    """Quadratic forms (forms, columns, columns): one per head, or one for the layer; without their idle part on centred inputs."""
+    """Quadratic forms (forms, columns, columns): one per head, or one for the layer; without their
+    idle part on centred inputs.
+    """
     forms = maps.mT @ maps
     if attention.qk_norm == "layer_gain":
         forms = forms.sum(0, keepdim=True)
@@ -53,7 +60,9 @@ def _forms(attention, maps, with_bias):
 
 
 def seen(attention, parameters) -> Float[Tensor, "numbers"]:
-    """All that normalised scores depend on, as one vector that does not feel the scale of queries or keys."""
+    """All that normalised scores depend on, as one vector that does not feel the scale of queries
+    or keys.
+    """
     K, Q = augmented(attention, parameters, "K"), augmented(attention, parameters, "Q")
     if attention.qk_norm == "layer_gain" and attention.G * attention.D == 1:
         K = K.detach()  # a lone number, normalised, is a sign
@@ -85,7 +94,8 @@ def refuse_large(attention):
 def seen_kernel(attention, parameters) -> Float[Tensor, "k P"]:
     """Directions (k, P') of the query-key parameters that change nothing of `seen`.
 
-    Raises ValueError where there are too many to look through, and ArithmeticError where the rank is not clear.
+    Raises ValueError where there are too many to look through, and ArithmeticError where the rank
+    is not clear.
     """
     refuse_large(attention)
     names = [n for n in attention.shapes if n in QUERY_KEY]

@@ -8,7 +8,8 @@ from ..checks import require, require_finite
 
 
 def random_parameters(shapes, fan_in, seed=0, scale=1.0):
-    """Random float64 parameters, name -> tensor: normal over the root of their `fan_in`, gains in [0.5, 1.5].
+    """Random float64 parameters, name -> tensor: normal over the root of their `fan_in`, gains in
+    [0.5, 1.5].
 
     `scale` multiplies all but the gains.
     """
@@ -27,7 +28,8 @@ def random_parameters(shapes, fan_in, seed=0, scale=1.0):
 def check_parameters(shapes, parameters):
     """The parameters as detached float64 tensors on the CPU, in the order of the shapes.
 
-    Raises ValueError naming the parameter that is missing, unknown, not a real tensor, of another shape, or not finite.
+    Raises ValueError naming the parameter that is missing, unknown, not a real tensor, of another
+    shape, or not finite.
     """
     require(
         isinstance(parameters, dict),
@@ -46,7 +48,9 @@ def check_parameters(shapes, parameters):
 
 
 def require_real(name, tensor):
-    """ValueError naming it unless it is a dense tensor of floating-point numbers that PyTorch calculates with."""
+    """ValueError naming it unless it is a dense tensor of floating-point numbers that PyTorch
+    calculates with.
+    """
     real = (
         isinstance(tensor, torch.Tensor)
         and tensor.is_floating_point()
@@ -59,7 +63,9 @@ def require_real(name, tensor):
 
 
 def check_heads(**weights):
-    """ValueError naming the first of these weights (..., D, E) that is not real, not finite, or of another shape than the first."""
+    """ValueError naming the first of these weights (..., D, E) that is not real, not finite, or of
+    another shape than the first.
+    """
     first, expected = next(iter(weights.items()))
     for name, W in weights.items():
         require_real(name, W)

@@ -1,4 +1,6 @@
-"""Rebalancing: the same score product from factors whose Gram matrices are equal, as near the old ones as can be."""
+"""Rebalancing: the same score product from factors whose Gram matrices are equal, as near the old
+ones as can be.
+"""
 
 import torch
 from jaxtyping import Float, Inexact
@@ -10,12 +12,15 @@ from .parameters import check_heads, require_real
 from .rotation import isotypes
 from .scaling import exponent
 
-SINGULAR = 1e-13  # relative to the largest singular value of a product: below it is rounding, and taken as zero
+# relative to the largest singular value of a product: below it is rounding, and taken as zero
+SINGULAR = 1e-13
 
 
 class Balanced(tuple):
-    """The balanced tensors, in the order given. `condition` (...), float64, is the condition number of each head's S, where W_Q
-    became S W_Q and W_K became S^{-T} W_K; infinite where the product has rank below D, which leaves S open or without inverse."""
+    """The balanced tensors, in the order given. `condition` (...), float64, is the condition number
+    of each head's S, where W_Q became S W_Q and W_K became S^{-T} W_K; infinite where the product
+    has rank below D, which leaves S open or without inverse.
+    """
 
     condition: torch.Tensor
 
@@ -28,18 +33,21 @@ def rebalance(
     *,
     rotary=(),
 ) -> Balanced:
-    """Factors of the same product W_K^T W_Q with W_Q W_Q^T = W_K W_K^T, nearest to the old ones. Returns a Balanced.
+    """Factors of the same product W_K^T W_Q with W_Q W_Q^T = W_K W_K^T, nearest to the old ones.
+    Returns a Balanced.
 
-    W_Q, W_K are one head's weights, (D, E), or those of many heads, stacked: (..., D, E); b_Q, b_K (..., D). A whole weight
-    of nn.Linear has all heads' rows in one matrix and is none of these: W.view(heads, D, E) is. Nor do weights tell how they
-    are used: those of a rotary model need `rotary`, or their outputs change. Biases move by the same S, so that scores with
-    biases stay. `rotary` lists the angle per position of each rotated plane, as in Attention: then S must
-    commute with the rotations, and what is balanced is each block that turns alike. The arithmetic is float64, the result
-    has the dtype of what came in. Rebalancing again moves nothing.
+    W_Q, W_K are one head's weights, (D, E), or those of many heads, stacked: (..., D, E); b_Q, b_K
+    (..., D). A whole weight of nn.Linear has all heads' rows in one matrix and is none of these:
+    W.view(heads, D, E) is. Nor do weights tell how they are used: those of a rotary model need
+    `rotary`, or their outputs change. Biases move by the same S, so that scores with biases stay.
+    `rotary` lists the angle per position of each rotated plane, as in Attention: then S must
+    commute with the rotations, and what is balanced is each block that turns alike. The arithmetic
+    is float64, the result has the dtype of what came in. Rebalancing again moves nothing.
 
-    Raises ValueError naming the argument: another shape, a lone square matrix, no tensor of real numbers, not finite, one bias without the
-    other, or biases with a product of rank below D, where there is no one nonsingular S for them to follow.
-    Source: section 5.2.2 of the paper, which leaves the biases and rotary positions out.
+    Raises ValueError naming the argument: another shape, a lone square matrix, no tensor of real
+    numbers, not finite, one bias without the other, or biases with a product of rank below D, where
+    there is no one nonsingular S for them to follow. Source: section 5.2.2 of the paper, which
+    leaves the biases and rotary positions out.
 
     >>> from attnid.tensors import normal
     >>> W_Q, W_K = normal(2, 8), normal(2, 8, seed=1)
@@ -70,7 +78,8 @@ def rebalance(
 
 
 def _balance_block(block, tensors):
-    # in place, the rows of one isotype in W_Q, W_K and maybe b_Q, b_K; returns the singular values of its S
+    # in place, the rows of one isotype in W_Q, W_K and maybe b_Q, b_K; returns the singular values
+    # of its S
     Q, K, *b = (rows_of(block, t) for t in tensors)
     new_Q, new_K, S, dual, scales = balance(Q, K)
     for whole, part in zip(tensors, (new_Q, new_K, *(m @ t for m, t in zip((S, dual), b)))):
@@ -87,7 +96,9 @@ def balance(
     Inexact[Tensor, "*heads d d"],
     Float[Tensor, "*heads d"],
 ]:
-    """S Q, S^{-H} K, S, S^{-H} and the singular values of S, zeros where none is determined. Q (..., d, a), K (..., d, b), real or complex."""
+    """S Q, S^{-H} K, S, S^{-H} and the singular values of S, zeros where none is determined. Q
+    (..., d, a), K (..., d, b), real or complex.
+    """
     a, b = exponent(Q), exponent(K)  # no number is squared that is not near one
     b = b + (a - b) % 2
     Q, K, top, ratio = Q * 2.0**-a, K * 2.0**-b, torch.maximum(a, b), 2.0 ** ((b - a) / 2)
@@ -116,7 +127,9 @@ def _nearest_isometry(A):
 
 
 def rows_of(isotype, W: Float[Tensor, "*heads D n"]) -> Inexact[Tensor, "*heads d n"]:
-    """The rows of an isotype, of W (..., D, n); planes that turn become complex rows, mirrored ones conjugated."""
+    """The rows of an isotype, of W (..., D, n); planes that turn become complex rows, mirrored ones
+    conjugated.
+    """
     rows = W[..., list(isotype.coordinates), :]
     if not isotype.complex:
         return rows
@@ -140,7 +153,8 @@ def _check(W_Q, W_K, b_Q, b_K):
         W_Q.dim() > 2 or W_Q.shape[0] != W_Q.shape[1] or len(W_Q) == 1,
         "W_Q",
         tuple(W_Q.shape),
-        "is the shape of a whole nn.Linear weight: give W.view(heads, D, E), or W[None] if it is one head's",
+        "is the shape of a whole nn.Linear weight: give W.view(heads, D, E), or W[None] if it "
+        "is one head's",
     )
     alone = "b_Q" if b_Q is None else "b_K"
     require((b_Q is None) == (b_K is None), alone, None, "give both biases or neither")

@@ -29,8 +29,9 @@ class Isotype:
 
 @dataclass(frozen=True)
 class Turns:
-    """The planes of a head by how they turn: those that keep still, those of half turns, and angle ->
-    planes for each angle in (0, pi); `signs` has -1 for a plane that turns the other way."""
+    """The planes of a head by how they turn: those that keep still, those of half turns, and angle
+    -> planes for each angle in (0, pi); `signs` has -1 for a plane that turns the other way.
+    """
 
     still: tuple
     half: tuple
@@ -41,9 +42,10 @@ class Turns:
 def turns(frequencies):
     """How planes of these angular frequencies turn, as Turns.
 
-    Positions are whole numbers, so an angle counts modulo 2 pi, and a plane that turns the other way is
-    the same, mirrored. Frequencies are numbers in float64: angles that differ by no more than the
-    rounding of these are equal, and a plane is still only if it is so to rounding, however slow it is.
+    Positions are whole numbers, so an angle counts modulo 2 pi, and a plane that turns the other
+    way is the same, mirrored. Frequencies are numbers in float64: angles that differ by no more
+    than the rounding of these are equal, and a plane is still only if it is so to rounding, however
+    slow it is.
     """
     angles = [math.remainder(f, 2 * math.pi) for f in frequencies]
     error = [ROUNDING * abs(f) for f in frequencies]
@@ -59,8 +61,9 @@ def turns(frequencies):
 
 
 def isotypes(attention):
-    """A head's coordinates by how they turn, as a list of Isotype: what keeps still first, then half
-    turns, then each angle in (0, pi)."""
+    """A head's coordinates by how they turn, as a list of Isotype: what keeps still first, then
+    half turns, then each angle in (0, pi).
+    """
     found = turns(attention.rotary)
     pairs = lambda planes: tuple(c for i in sorted(planes) for c in (2 * i, 2 * i + 1))
     rest = tuple(range(2 * len(attention.rotary), attention.D))
@@ -72,7 +75,9 @@ def isotypes(attention):
 
 
 def isotype_kinds(attention):
-    """(whether still, size, whether complex) -> how many isotypes are so, without a list of coordinates."""
+    """(whether still, size, whether complex) -> how many isotypes are so, without a list of
+    coordinates.
+    """
     found = turns(attention.rotary)
     still = 2 * len(found.still) + attention.D - 2 * len(attention.rotary)
     kinds = Counter((False, len(planes), True) for planes in found.turning.values())

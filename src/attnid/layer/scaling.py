@@ -1,7 +1,7 @@
 """At what scale a layer is measured, and what float64 can't tell there.
 
-A rank does not feel units, but rounding does: heads, circuits and inputs are brought to one size before a Jacobian is made of
-them, and what is lost all the same is refused by name.
+A rank does not feel units, but rounding does: heads, circuits and inputs are brought to one size
+before a Jacobian is made of them, and what is lost all the same is refused by name.
 """
 
 import itertools
@@ -18,7 +18,8 @@ from .rotation import turns
 
 MIN_ANGLE = 1e-5  # radians; rotations closer than this can't be told apart over the sequences drawn
 MIN_SCORE = 1e-7  # where scores differ by less than this, every softmax is as good as uniform
-MAX_SCORE = 20  # where scores differ by more than this, a softmax or a tanh has lost its derivative to rounding
+# where scores differ by more than this, a softmax or a tanh has lost its derivative to rounding
+MAX_SCORE = 20
 MAX_UNEVEN = 1e6  # a bias and what its weight makes of inputs may differ by this factor in size
 
 
@@ -32,13 +33,17 @@ class NoGapError(ValueError):
 
 
 def exponent(*matrices: Inexact[Tensor, "*batch _ _"]) -> Float[Tensor, "*batch 1 1"]:
-    """The exponent (..., 1, 1) of a power of two near the largest entry of matrices of one batch, (..., n, m); 0 where all is zero."""
+    """The exponent (..., 1, 1) of a power of two near the largest entry of matrices of one batch,
+    (..., n, m); 0 where all is zero.
+    """
     largest = torch.stack([matrix.abs().amax((-2, -1), keepdim=True) for matrix in matrices])
     return torch.frexp(largest.amax(0)).exponent.clamp(-1000, 1000).double()
 
 
 def input_scale(attention, parameters, seed=0):
-    """The power of two, as near one as may be, by which to scale free inputs so that scores spread by about one."""
+    """The power of two, as near one as may be, by which to scale free inputs so that scores spread
+    by about one.
+    """
     if attention.qk_norm is not None:
         return (
             8.0 if attention.D > 1 else 1024.0
@@ -57,7 +62,9 @@ def input_scale(attention, parameters, seed=0):
 
 
 def refuse_what_rounding_hides(attention, parameters, x):
-    """Raise NoGapError naming what is zero, too alike, uneven, saturated or vanishing, so that its Jacobian is lost to rounding."""
+    """Raise NoGapError naming what is zero, too alike, uneven, saturated or vanishing, so that its
+    Jacobian is lost to rounding.
+    """
     for name, tensor in parameters.items():
         if name.startswith("W") and not tensor.any():
             raise NoGapError(f"{name}: all entries are zero, and what meets them can't be measured")
@@ -65,7 +72,8 @@ def refuse_what_rounding_hides(attention, parameters, x):
     near = [(a, b) for a, b in itertools.pairwise(angles) if b - a < MIN_ANGLE]
     if near:
         raise NoGapError(
-            f"rotary: angles {near[0][0]!r} and {near[0][1]!r} (modulo sign and 2 pi) differ, but too little to be measured"
+            f"rotary: angles {near[0][0]!r} and {near[0][1]!r} (modulo sign and 2 pi) differ, "
+            f"but too little to be measured"
         )
     _refuse_uneven_biases(attention, parameters, x)
     s = scores(
@@ -76,18 +84,22 @@ def refuse_what_rounding_hides(attention, parameters, x):
     typical = s.abs().transpose(0, 1).flatten(1).median(1).values
     if not typical.max() < MAX_SCORE:
         raise NoGapError(
-            f"parameters: the scores saturate (they differ by {typical.max():.1e}), which hides what moves them; "
+            f"parameters: the scores saturate (they differ by {typical.max():.1e}), which "
+            f"hides what moves them; "
             "scale W_Q or W_K down"
         )
     if typical.min() < MIN_SCORE:
         raise NoGapError(
-            f"parameters: the scores vanish (they differ by {typical.min():.1e}), which hides what moves them; "
+            f"parameters: the scores vanish (they differ by {typical.min():.1e}), which hides "
+            f"what moves them; "
             "scale W_Q or W_K up"
         )
 
 
 def _refuse_uneven_biases(attention, parameters, x):
-    """NoGapError where a head's bias and what its weight makes of x differ so much that float64 loses the smaller one."""
+    """NoGapError where a head's bias and what its weight makes of x differ so much that float64
+    loses the smaller one.
+    """
     for letter, made in zip("QKV", project(attention, parameters, x)):
         if letter.lower() not in attention.bias:
             continue
@@ -96,7 +108,8 @@ def _refuse_uneven_biases(attention, parameters, x):
         uneven = (made > MAX_UNEVEN * bias) & (bias > 0) | (bias > MAX_UNEVEN * made)
         for head in uneven.nonzero().flatten()[:1]:
             raise NoGapError(
-                f"b_{letter}: of head {head} it is {bias[head]:.1e} in size and W_{letter} x {made[head]:.1e}, "
+                f"b_{letter}: of head {head} it is {bias[head]:.1e} in size and W_{letter} x "
+                f"{made[head]:.1e}, "
                 "so that rounding hides the smaller one"
             )
 
@@ -107,10 +120,11 @@ def rms(tensor: Float[Tensor, "heads ..."]) -> Float[Tensor, "_ ..."]:
 
 
 def even_heads(attention, parameters):
-    """name -> factors (heads, 1, ...) that leave the function as it is and make the two factors of each product one size.
+    """name -> factors (heads, 1, ...) that leave the function as it is and make the two factors of
+    each product one size.
 
-    Powers of two, so that nothing is rounded: keys of a group go up as the queries that read them go down, values as outputs;
-    biases along. Queries and keys that are normalised keep their scale.
+    Powers of two, so that nothing is rounded: keys of a group go up as the queries that read them
+    go down, values as outputs; biases along. Queries and keys that are normalised keep their scale.
     """
     circuits = [("W_V", "b_V", "W_O", None)]
     if attention.qk_norm is None:
@@ -131,9 +145,11 @@ def _of_group(attention, sizes):
 
 
 def units(attention, parameters):
-    """name -> (heads, 1, ...): how far to move each head's parameters so that outputs move about as far as along any other's.
+    """name -> (heads, 1, ...): how far to move each head's parameters so that outputs move about as
+    far as along any other's.
 
-    Derivatives relative to these hide no head behind a larger one, and no unit of measurement matters.
+    Derivatives relative to these hide no head behind a larger one, and no unit of measurement
+    matters.
     """
     a = attention
     values = _size(parameters["W_V"]).repeat_interleave(a.H // a.G, 0)

@@ -1,1 +1,3 @@
-"""Configurations and weights that people have: families, architectures, layouts, files, audit and reduction."""
+"""Configurations and weights that people have: families, architectures, layouts, files, audit and
+reduction.
+"""

@@ -1,4 +1,6 @@
-"""The attention layers of a model that people have, from its config.json, and their counts, added up."""
+"""The attention layers of a model that people have, from its config.json, and their counts, added
+up.
+"""
 
 import json
 import math
@@ -17,17 +19,22 @@ from .defaults import ALIASES, DEFAULTS
 from .families import FAMILIES
 from .stacks import Stack
 
-# their language model is an ordinary one, described in text_config: of this model_type where it does not say
+# their language model is an ordinary one, described in text_config: of this model_type where it
+# does not say
 WRAPPERS = {"gemma3": "gemma3_text", "llava": "llama", "mistral3": "mistral"}
 CIRCUITS = ("query-key", "value-output", "latents")
 ALWAYS = "inputs are taken as free: what the norm before a layer hides belongs to the whole network"
-NO_EPSILON = "the epsilon of the norms of queries, keys or latents is taken as 0; a real one leaves the scale directions nearly idle"
+NO_EPSILON = (
+    "the epsilon of the norms of queries, keys or latents is taken as 0; a real one "
+    "leaves the scale directions nearly idle"
+)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model's attention layers: `layers` is a Stack, a sequence of one (kind, description) for each, first layer first, where
-    a description is an `Attention` or a `LatentAttention`. `notes` say what was taken for granted.
+    """A model's attention layers: `layers` is a Stack, a sequence of one (kind, description) for
+    each, first layer first, where a description is an `Attention` or a `LatentAttention`. `notes`
+    say what was taken for granted.
 
     >>> bert = read_architecture({"model_type": "bert"})
     >>> len(bert.layers), bert.total.unidentified
@@ -46,17 +53,21 @@ class Architecture:
 
     @property
     def total(self):
-        """The Count of all attention layers together. Symmetries of different layers do not mix, so counts add up."""
+        """The Count of all attention layers together. Symmetries of different layers do not mix, so
+        counts add up.
+        """
         return add_up((count_layer(layer), number) for (_, layer), number in self.kinds.items())
 
 
 def read_architecture(source):
-    """The Architecture that a Hugging Face configuration describes: a config.json, a folder with one, or its fields as a dict.
+    """The Architecture that a Hugging Face configuration describes: a config.json, a folder with
+    one, or its fields as a dict.
 
-    A field that is absent has the default of the class of transformers that loads the model, and a note says so where it is one
-    of `defaults.DEFAULTS`. The time does not depend on how many layers there are.
-    ValueError naming the field that is impossible, null or not described here, and for any model_type that is not in
-    `families.FAMILIES`: no layer is ever counted as if it were a plain one. FileNotFoundError where there is no file.
+    A field that is absent has the default of the class of transformers that loads the model, and a
+    note says so where it is one of `defaults.DEFAULTS`. The time does not depend on how many layers
+    there are. ValueError naming the field that is impossible, null or not described here, and for
+    any model_type that is not in `families.FAMILIES`: no layer is ever counted as if it were a
+    plain one. FileNotFoundError where there is no file.
 
     >>> fields = {"model_type": "llama", "num_key_value_heads": 8, "num_hidden_layers": 2}
     >>> model = read_architecture(fields)
@@ -84,7 +95,9 @@ def read_architecture(source):
 
 
 def _language_model(config):
-    """The fields of the language model, and notes: those in text_config where the model is a wrapper around one."""
+    """The fields of the language model, and notes: those in text_config where the model is a
+    wrapper around one.
+    """
     outer, inner = config.get("model_type"), config.get("text_config")
     if not isinstance(outer, str) or outer not in WRAPPERS:
         return config, []
@@ -94,8 +107,10 @@ def _language_model(config):
 
 
 def load_atlas():
-    """The published configurations of the atlas, oldest first: dicts with name, released ("year-month"), repository (on the Hugging
-    Face hub) and config, which holds the fields of its config.json that bear on attention."""
+    """The published configurations of the atlas, oldest first: dicts with name, released
+    ("year-month"), repository (on the Hugging Face hub) and config, which holds the fields of its
+    config.json that bear on attention.
+    """
     return json.loads(Path(__file__).with_name("atlas.json").read_text(encoding="utf-8"))
 
 
@@ -127,7 +142,8 @@ def add_up(counts):
     return Count(parameters, terms)
 
 
-# which circuit a parameter or a term of a count belongs to, where it is not queries and keys. What makes a latent stands apart:
+# which circuit a parameter or a term of a count belongs to, where it is not queries and keys. What
+# makes a latent stands apart:
 # both circuits may read it
 LATENT_NAMES = {"W_DQ", "gain_DQ", "W_DKV", "gain_DKV", "query latent", "key-value latent"}
 VALUE_NAMES = {"W_V", "b_V", "W_O", "b_O", "value-output maps", "value bias"}
@@ -159,7 +175,8 @@ def describe(layer):
             "no query latent" if layer.query_rank is None else f"query latent {layer.query_rank}"
         )
         return (
-            f"E={layer.embed_dim} H={layer.heads} key-value latent {layer.kv_rank}, {queries}, heads {layer.still_dim} still + "
+            f"E={layer.embed_dim} H={layer.heads} key-value latent {layer.kv_rank}, {queries}, "
+            f"heads {layer.still_dim} still + "
             f"{2 * len(layer.rotary)} turned, values {layer.value_dim}"
         )
     words = [f"E={layer.E} H={layer.H} G={layer.G} D={layer.D}"]
@@ -230,7 +247,9 @@ def _lines(title, whole, parts):
 
 
 def count_table(architecture):
-    """The counts as a table of text: one layer of each kind, all layers, and what was taken for granted."""
+    """The counts as a table of text: one layer of each kind, all layers, and what was taken for
+    granted.
+    """
     data, lines = report(architecture), []
     for row, (_, layer) in zip(data["kinds"], architecture.kinds):
         lines += [
@@ -239,7 +258,10 @@ def count_table(architecture):
         ]
     lines += [("", ""), *_lines("all layers", data["total"], data["circuits"])]
     body = [f"{left:14}{right}" if left else right for left, right in lines]
-    head = f"{architecture.name} ({architecture.model_type}), {len(architecture.layers)} attention layers"
+    head = (
+        f"{architecture.name} ({architecture.model_type}), {len(architecture.layers)} "
+        f"attention layers"
+    )
     notes = [f"note: {note}" for note in architecture.notes]
     wrapped = lambda lines, indent: [
         textwrap.fill(line, 88, subsequent_indent=" " * indent) for line in lines

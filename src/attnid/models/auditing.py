@@ -1,4 +1,6 @@
-"""What of a trained model's attention its outputs cannot tell: an account of a checkpoint, head by head."""
+"""What of a trained model's attention its outputs cannot tell: an account of a checkpoint, head by
+head.
+"""
 
 import torch
 from jaxtyping import Float
@@ -23,15 +25,18 @@ METRICS = {
 
 
 def audit(path):
-    """The account of the model at a path, as plain data, which `audit_table` prints. Errors as for `folders.open_model`.
+    """The account of the model at a path, as plain data, which `audit_table` prints. Errors as for
+    `folders.open_model`.
 
-    Each layer has one entry for each head of keys, with the queries that share it. With P and K the Gram matrices W W^T of the
-    queries' and the keys' maps, biases as one more column: beta = ||P - K||_F, imbalance = beta / (||P||_F + ||K||_F), tau =
-    trace(P - K), mu = lambda_min(P) + lambda_min(K), which are None where queries and keys are normalised; and the condition
-    numbers of W_K^T W_Q and W_O W_V, None where the rank is below the head's width. Where heads turn, only what commutes with the
-    rotations counts: the blocks of P and K over coordinates that turn alike, of which mu takes the least sum. `idle_key_biases` and
-    `foldable_value_biases` have how many there are and the largest of them, and `unidentified` and `terms` are as in `count`.
-    Source: section 5.1 of the paper, Lemma 4.6 and Fact 4.7.
+    Each layer has one entry for each head of keys, with the queries that share it. With P and K the
+    Gram matrices W W^T of the queries' and the keys' maps, biases as one more column: beta = ||P -
+    K||_F, imbalance = beta / (||P||_F + ||K||_F), tau = trace(P - K), mu = lambda_min(P) +
+    lambda_min(K), which are None where queries and keys are normalised; and the condition numbers
+    of W_K^T W_Q and W_O W_V, None where the rank is below the head's width. Where heads turn, only
+    what commutes with the rotations counts: the blocks of P and K over coordinates that turn alike,
+    of which mu takes the least sum. `idle_key_biases` and `foldable_value_biases` have how many
+    there are and the largest of them, and `unidentified` and `terms` are as in `count`. Source:
+    section 5.1 of the paper, Lemma 4.6 and Fact 4.7.
     """
     model = open_model(path)
     whole = architectures.report(model.architecture)
@@ -58,7 +63,8 @@ def _audit_numbered(model, number, attention):
 
 
 def audit_layer(attention, parameters):
-    """The account of one layer, from its parameters by the names of `Attention.shapes`; gains of queries and keys may be left out.
+    """The account of one layer, from its parameters by the names of `Attention.shapes`; gains of
+    queries and keys may be left out.
 
     ValueError naming a parameter that is not finite.
     """
@@ -113,7 +119,8 @@ def audit_table(account):
     ]
     total = account["total"]
     lines += [
-        f"{total['unidentified']:,} of {total['parameters']:,} attention parameters can go without changing an output:"
+        f"{total['unidentified']:,} of {total['parameters']:,} attention parameters can go "
+        f"without changing an output:"
     ]
     lines += [f"{number:15,}  {term}" for term, number in total["terms"].items()]
     return "\n".join(lines + [""] + [f"note: {note}" for note in account["notes"]])
@@ -130,7 +137,9 @@ def _bias_line(account, key, words):
 
 
 def _conditions(blocks, A: Float[Tensor, "G d m"], B: Float[Tensor, "G d n"]) -> Float[Tensor, "G"]:
-    """Condition numbers of the products A^H B over all blocks, head by head: infinite where the rank is below the width."""
+    """Condition numbers of the products A^H B over all blocks, head by head: infinite where the
+    rank is below the width.
+    """
     products = [(rows_of(block, A), rows_of(block, B)) for block in blocks]
     s = torch.cat([torch.linalg.svdvals(_triangle(a) @ _triangle(b).mH) for a, b in products], -1)
     width = sum(block.size for block in blocks)
@@ -143,8 +152,11 @@ def _triangle(W):
 
 
 def _imbalance(blocks, keys: Float[Tensor, "G d m"], queries: Float[Tensor, "G d n"]):
-    """How far from balance, head by head: name -> (G,), for beta, imbalance, tau and mu as `audit` has them."""
-    # a complex row holds two real ones, so that the real matrix behind a complex Gram matrix is half of it, twice
+    """How far from balance, head by head: name -> (G,), for beta, imbalance, tau and mu as `audit`
+    has them.
+    """
+    # a complex row holds two real ones, so that the real matrix behind a complex Gram matrix is
+    # half of it, twice
     squares = dict.fromkeys(("difference", "P", "K", "tau"), keys.new_zeros(len(keys)))
     smallest = []
     for block in blocks:

@@ -1,4 +1,6 @@
-"""The files beside a model's weights: which of them go along when the weights change, and which would not fit any more."""
+"""The files beside a model's weights: which of them go along when the weights change, and which
+would not fit any more.
+"""
 
 import os
 from dataclasses import dataclass
@@ -29,8 +31,9 @@ AN_ADAPTER = "as it was made for the old weights"
 
 @dataclass(frozen=True)
 class Companions:
-    """The files of a folder besides its weights, by their names in it: the path of those that are copied, and why the others are
-    left out."""
+    """The files of a folder besides its weights, by their names in it: the path of those that are
+    copied, and why the others are left out.
+    """
 
     folder: Path
     copied: dict
@@ -38,7 +41,9 @@ class Companions:
 
     @property
     def adapters(self):
-        """Names of the files of adapters (LoRA and its like), which were made for the weights as they are."""
+        """Names of the files of adapters (LoRA and its like), which were made for the weights as
+        they are.
+        """
         return [name for name, why in self.left_out.items() if why == AN_ADAPTER]
 
     @property
@@ -50,14 +55,18 @@ class Companions:
         return notes + ([f"copied from where links lead: {', '.join(led)}"] if led else [])
 
     def check_readable(self):
-        """ValueError naming a file to be copied that cannot be: a link that leads nowhere, or what is no file."""
+        """ValueError naming a file to be copied that cannot be: a link that leads nowhere, or what
+        is no file.
+        """
         for path in self.copied.values():
             readable = path.is_file() and os.access(path, os.R_OK)
             require(readable, "path", str(path), "is no file that can be read and copied")
 
 
 def find_companions(folder, weights):
-    """The Companions of the files `weights` in a folder. Links to files are followed, links to folders are not."""
+    """The Companions of the files `weights` in a folder. Links to files are followed, links to
+    folders are not.
+    """
     copied, left_out = {}, {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

@@ -1,4 +1,6 @@
-"""Reading one configuration file as people really have them: fields that are missing, null, or nested in others."""
+"""Reading one configuration file as people really have them: fields that are missing, null, or
+nested in others.
+"""
 
 import math
 
@@ -12,15 +14,18 @@ OLD_NAMES = {"su": "longrope"}
 class Fields:
     """The fields of a configuration, read by name and kind; every error names the field.
 
-    `defaults` are what transformers takes for fields that published files leave out. Each default that is used is written
-    down in `notes`. A field that is null counts as absent, but has no default of its own.
+    `defaults` are what transformers takes for fields that published files leave out. Each default
+    that is used is written down in `notes`. A field that is null counts as absent, but has no
+    default of its own.
     """
 
     def __init__(self, config, defaults=()):
         self.config, self.defaults, self.notes = config, dict(defaults), []
 
     def get(self, name, default=None):
-        """The field's value, or what stands for it: its own default where it is left out, `default` where it is null or unknown."""
+        """The field's value, or what stands for it: its own default where it is left out, `default`
+        where it is null or unknown.
+        """
         if name in self.config:
             value = self.config[name]
             return default if value is None else value
@@ -70,7 +75,8 @@ class Fields:
 def rope(fields, kind=None, *, name="rope_theta"):
     """How positions turn heads: the base, and the fields of the scaling or None.
 
-    Old files have the base, by its `name`, and rope_scaling; new ones put both in rope_parameters, where layers differ one for each kind.
+    Old files have the base, by its `name`, and rope_scaling; new ones put both in rope_parameters,
+    where layers differ one for each kind.
     """
     new = fields.within("rope_parameters")
     if new is not None:
@@ -80,11 +86,13 @@ def rope(fields, kind=None, *, name="rope_theta"):
 
 
 def rotary_angles(fields, width, base, scaling=None):
-    """The angle in radians per position of each plane of `width` turned coordinates, as transformers has it for short texts.
+    """The angle in radians per position of each plane of `width` turned coordinates, as
+    transformers has it for short texts.
 
-    `scaling` holds the fields of rope_scaling: rope_type (or type) default, linear, dynamic (which changes nothing until a text is longer
-    than max_position_embeddings), yarn, llama3 or longrope (of which the short factors count). ValueError for any other, and
-    where two planes turn so nearly alike that a count cannot tell them apart.
+    `scaling` holds the fields of rope_scaling: rope_type (or type) default, linear, dynamic (which
+    changes nothing until a text is longer than max_position_embeddings), yarn, llama3 or longrope
+    (of which the short factors count). ValueError for any other, and where two planes turn so
+    nearly alike that a count cannot tell them apart.
     """
     require(
         width % 2 == 0, "head_dim", width, "coordinates turn in pairs: their number must be even"

@@ -1,7 +1,9 @@
-"""What a field stands for that is not in a config.json: the default of the class of transformers that loads the model.
+"""What a field stands for that is not in a config.json: the default of the class of transformers
+that loads the model.
 
-Defaults that all families share are where the fields are read: base 10,000, no scaling, no biases. A key-value head for each head, or
-a head of hidden / heads, stands for an absent field only where the class has no number of its own.
+Defaults that all families share are where the fields are read: base 10,000, no scaling, no biases.
+A key-value head for each head, or a head of hidden / heads, stands for an absent field only where
+the class has no number of its own.
 """
 
 

@@ -1,8 +1,10 @@
-"""What each family's attention is, from the fields of its configuration: model_type -> the layers of the model.
+"""What each family's attention is, from the fields of its configuration: model_type -> the layers
+of the model.
 
-A reader takes the Fields of a configuration and returns a Stack of pairs (kind, description). It says what the family's module in
-transformers computes, which is not always what the fields suggest: Qwen2's biases have no field, Falcon's multi-query layers have one
-key head whatever num_kv_heads says.
+A reader takes the Fields of a configuration and returns a Stack of pairs (kind, description). It
+says what the family's module in transformers computes, which is not always what the fields suggest:
+Qwen2's biases have no field, Falcon's multi-query layers have one key head whatever num_kv_heads
+says.
 """
 
 from ..checks import require
@@ -18,7 +20,8 @@ KINDS = (FULL, SLIDING)
 def sizes(
     fields, *, hidden="hidden_size", heads="num_attention_heads", groups="num_key_value_heads"
 ):
-    """The sizes that `Attention` takes, by its names. A head's width is hidden / heads where head_dim is absent or null.
+    """The sizes that `Attention` takes, by its names. A head's width is hidden / heads where
+    head_dim is absent or null.
 
     Families without groups (None) have neither field, and transformers does not look at them.
     """
@@ -39,7 +42,9 @@ def alike(fields, layer, number="num_hidden_layers"):
 
 
 def windowed(fields, full, sliding, period):
-    """Layers that see everything or through a window: as layer_types lists them, or full at every `period`-th and sliding elsewhere."""
+    """Layers that see everything or through a window: as layer_types lists them, or full at every
+    `period`-th and sliding elsewhere.
+    """
     number, listed = fields.size("num_hidden_layers"), fields.get("layer_types")
     if fields.get("sliding_window") is not None:
         fields.size(
@@ -55,13 +60,17 @@ def windowed(fields, full, sliding, period):
 
 
 def angles(fields, head_dim, kind=None, part=1.0):
-    """The angles of the first `part` of a head's coordinates, by the configuration's base and scaling."""
+    """The angles of the first `part` of a head's coordinates, by the configuration's base and
+    scaling.
+    """
     base, scaling = rope(fields, kind)
     return rotary_angles(fields, int(head_dim * part), base, scaling)
 
 
 def partial(fields, name, default):
-    """The share of a head's coordinates that turns: a field of its own in old files, one of rope_parameters in new ones."""
+    """The share of a head's coordinates that turns: a field of its own in old files, one of
+    rope_parameters in new ones.
+    """
     new = fields.within("rope_parameters")
     moved = new is not None and "partial_rotary_factor" in new.config
     part = new.number("partial_rotary_factor") if moved else fields.number(name, default)
@@ -99,7 +108,9 @@ def gpt_neox(fields):
 
 
 def rotary_layer(fields, *, bias=None, part=1.0, **options):
-    """All heads turn. `bias` says which maps have one; by default attention_bias decides for all four."""
+    """All heads turn. `bias` says which maps have one; by default attention_bias decides for all
+    four.
+    """
     size = sizes(fields)
     if bias is None:
         bias = "qkvo" if fields.flag("attention_bias") else ""
@@ -177,7 +188,9 @@ def gpt_oss(fields):
 
 
 def falcon(fields):
-    """Three layouts: grouped (new_decoder_architecture), one key head (multi_query), or one for each head, often with ALiBi."""
+    """Three layouts: grouped (new_decoder_architecture), one key head (multi_query), or one for
+    each head, often with ALiBi.
+    """
     size = sizes(fields, groups=None)
     if fields.flag("new_decoder_architecture"):
         G = fields.size("num_kv_heads", size["heads"])
@@ -197,7 +210,9 @@ def falcon(fields):
 
 
 def deepseek(fields):
-    """Latent attention with a turned part of its own. q_lora_rank null means that queries have no latent."""
+    """Latent attention with a turned part of its own. q_lora_rank null means that queries have no
+    latent.
+    """
     fields.refuse("attention_bias", "biases of latent attention are not described")
     base, scaling = rope(fields)
     rank = fields.get("q_lora_rank")
@@ -214,9 +229,11 @@ def deepseek(fields):
 
 
 def whisper(fields):
-    """An encoder, and a decoder whose layers attend twice: to themselves, and to what the encoder put out. No key bias.
+    """An encoder, and a decoder whose layers attend twice: to themselves, and to what the encoder
+    put out. No key bias.
 
-    Where keys and values read other tokens than queries do, as many parameters are idle as in attention without a mask.
+    Where keys and values read other tokens than queries do, as many parameters are idle as in
+    attention without a mask.
     """
     encoder = sizes(fields, hidden="d_model", heads="encoder_attention_heads", groups=None)
     decoder = sizes(fields, hidden="d_model", heads="decoder_attention_heads", groups=None)

@@ -1,4 +1,6 @@
-"""A trained model on disk: a Hugging Face folder with safetensors, or a nanoGPT checkpoint. Read as data, and written whole or not at all."""
+"""A trained model on disk: a Hugging Face folder with safetensors, or a nanoGPT checkpoint. Read as
+data, and written whole or not at all.
+"""
 
 import io
 import os
@@ -22,9 +24,10 @@ from .stacks import Stack
 def open_model(path):
     """The model at a path: a folder is read as Hugging Face's, a file as nanoGPT's.
 
-    Either has `architecture`, `layout`, `adapters` and `layer(i)`, attention layer i's tensors by the ends of their names, and
-    writes itself with some tensors changed. FileNotFoundError where nothing is there; ValueError naming what is missing, damaged, quantised,
-    pickled only, or not laid out here.
+    Either has `architecture`, `layout`, `adapters` and `layer(i)`, attention layer i's tensors by
+    the ends of their names, and writes itself with some tensors changed. FileNotFoundError where
+    nothing is there; ValueError naming what is missing, damaged, quantised, pickled only, or not
+    laid out here.
     """
     require(isinstance(path, (str, os.PathLike)), "path", path, "must be a string or a path")
     path = Path(path)
@@ -67,7 +70,9 @@ class _Model:
         return f"{self.prefix}{self.layout.layer.format(layer)}."
 
     def layer(self, number):
-        """Tensors of attention layer `number`, copies, by what follows the layer's name; checked against its description."""
+        """Tensors of attention layer `number`, copies, by what follows the layer's name; checked
+        against its description.
+        """
         stem = self._stem(number)
         tensors = self._read(name for name in self.names if name.startswith(stem))
         tensors = {name.removeprefix(stem): tensor for name, tensor in tensors.items()}
@@ -82,7 +87,9 @@ class _Model:
         return {self._stem(number) + name: tensor for name, tensor in tensors.items()}
 
     def check_free(self, out):
-        """ValueError where something is at `out`, or where its folder is not there, not to be written in, or too full."""
+        """ValueError where something is at `out`, or where its folder is not there, not to be
+        written in, or too full.
+        """
         folder = Path(out).absolute().parent
         require(
             not os.path.lexists(out),
@@ -109,7 +116,7 @@ class _Model:
 
 
 class Folder(_Model):
-    """A Hugging Face folder: config.json and safetensors, in one file or in several with an index."""
+    """A Hugging Face folder: config.json and safetensors, one file or several with an index."""
 
     def __init__(self, path):
         self.path = path
@@ -195,7 +202,9 @@ class Folder(_Model):
         return sum(path.stat().st_size for path in [*weights, *self.companions.copied.values()])
 
     def check_free(self, out):
-        """Errors as for other models, and where `out` lies inside the folder itself, or a file to be copied cannot be read."""
+        """Errors as for other models, and where `out` lies inside the folder itself, or a file to
+        be copied cannot be read.
+        """
         self.companions.check_readable()
         super().check_free(out)
         require(
@@ -206,10 +215,12 @@ class Folder(_Model):
         )
 
     def write(self, out, changed, remark):
-        """Write the folder to `out` with the changed tensors, name -> tensor, its other files, and the remark as a file of its own.
+        """Write the folder to `out` with the changed tensors, name -> tensor, its other files, and
+        the remark as a file of its own.
 
-        Returns notes: what was left out, as it would not fit the changed weights, and which links led out of the folder.
-        Errors as for check_free, and OSError naming `out` where it cannot be written.
+        Returns notes: what was left out, as it would not fit the changed weights, and which links
+        led out of the folder. Errors as for check_free, and OSError naming `out` where it cannot be
+        written.
         """
         self.check_free(out)
         with draft_of(out) as draft:
@@ -260,10 +271,11 @@ class NanoGPT(_Model):
         }
 
     def write(self, out, changed, remark):
-        """Write the checkpoint to `out` with the changed tensors, name -> tensor, and the remark under a key of its own, but without
-        the optimizer, whose state would not fit them.
+        """Write the checkpoint to `out` with the changed tensors, name -> tensor, and the remark
+        under a key of its own, but without the optimizer, whose state would not fit them.
 
-        Returns notes on what was left out. Errors as for check_free, and OSError naming `out` where it cannot be written.
+        Returns notes on what was left out. Errors as for check_free, and OSError naming `out` where
+        it cannot be written.
         """
         self.check_free(out)
         content = {key: value for key, value in self.saved.content.items() if key != "optimizer"}

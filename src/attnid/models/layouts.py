@@ -1,4 +1,6 @@
-"""Where the attention weights lie in a checkpoint: per family the names of the tensors, and how they hold the heads."""
+"""Where the attention weights lie in a checkpoint: per family the names of the tensors, and how
+they hold the heads.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,9 +45,11 @@ def by_group(a, qkv):
 
 @dataclass(frozen=True)
 class Layout:
-    """A family's names. prefixes: what may stand before all of them. layer: the attention of layer number {}. maps: of queries, keys
-    and values, or one for all, whose rows `arrange` splits into views by head. output: of the output map. transposed: weights are
-    (in, out). rest: what else is stored with the layer and stays as it is."""
+    """A family's names. prefixes: what may stand before all of them. layer: the attention of layer
+    number {}. maps: of queries, keys and values, or one for all, whose rows `arrange` splits into
+    views by head. output: of the output map. transposed: weights are (in, out). rest: what else is
+    stored with the layer and stays as it is.
+    """
 
     prefixes: tuple
     layer: str
@@ -56,7 +60,9 @@ class Layout:
     rest: tuple = ()
 
     def prefix_in(self, names):
-        """What stands before the family's names in a file. ValueError where none or more than one of the prefixes fits."""
+        """What stands before the family's names in a file. ValueError where none or more than one
+        of the prefixes fits.
+        """
         first = f"{self.layer.format(0)}.{self.maps[0]}.weight"
         found = [prefix for prefix in self.prefixes if prefix + first in names]
         require(
@@ -74,7 +80,9 @@ class Layout:
         return found[0]
 
     def shapes(self, a):
-        """Name, after the layer's, -> shape of every tensor that the attention layer of this description has."""
+        """Name, after the layer's, -> shape of every tensor that the attention layer of this
+        description has.
+        """
         rows = {"q": a.H * a.D, "k": a.G * a.D, "v": a.G * a.C}
         shapes = {}
         for name, made in zip(self.maps, ("q", "k", "v") if len(self.maps) == 3 else ("qkv",)):
@@ -143,7 +151,9 @@ LAYOUTS = dict.fromkeys(
 
 
 def check_tensors(layout, attention, tensors):
-    """ValueError naming a tensor of a layer, short name -> tensor, that is missing, unknown, quantised or of another shape."""
+    """ValueError naming a tensor of a layer, short name -> tensor, that is missing, unknown,
+    quantised or of another shape.
+    """
     shapes = layout.shapes(attention)
     for name, shape in shapes.items():
         require(name in tensors, "tensors", name, "is missing from the checkpoint")
@@ -169,10 +179,11 @@ def check_tensors(layout, attention, tensors):
 
 
 def read_layer(layout, attention, tensors):
-    """The parameters of one layer by the names of `Attention.shapes`, from its checked tensors: copies, in the file's own dtype.
+    """The parameters of one layer by the names of `Attention.shapes`, from its checked tensors:
+    copies, in the file's own dtype.
 
-    Files put the two coordinates of plane i at i and n + i of the n planes that turn; `Attention` has them side by side. Gains
-    of queries and keys are not read.
+    Files put the two coordinates of plane i at i and n + i of the n planes that turn; `Attention`
+    has them side by side. Gains of queries and keys are not read.
     """
     order = _stored_coordinates(attention)
     return {
@@ -182,14 +193,18 @@ def read_layer(layout, attention, tensors):
 
 
 def write_layer(layout, attention, tensors, parameters):
-    """Copy parameters, as read_layer gives them, into the tensors of one layer, in place, in their own dtype."""
+    """Copy parameters, as read_layer gives them, into the tensors of one layer, in place, in their
+    own dtype.
+    """
     back = _stored_coordinates(attention).argsort()
     for name, view in _views(layout, attention, tensors).items():
         view.copy_(_reordered(name, parameters[name].reshape(view.shape), back))
 
 
 def _views(layout, a, tensors):
-    """Views of the stored tensors by the names of `Attention.shapes`; heads of a group may have an axis of their own."""
+    """Views of the stored tensors by the names of `Attention.shapes`; heads of a group may have an
+    axis of their own.
+    """
     stored = {
         name: tensor.T if layout.transposed and tensor.ndim == 2 else tensor
         for name, tensor in tensors.items()

@@ -20,7 +20,8 @@ MASKS = (
 )  # causal masks, which older versions of nanoGPT saved as buffers
 TOKENS, HEAD = "transformer.wte.weight", "lm_head.weight"  # one tensor, which files may hold once
 
-# numbers of NumPy, such as a best_val_loss, by the names that its versions give them; none of these runs code of a file
+# numbers of NumPy, such as a best_val_loss, by the names that its versions give them; none of these
+# runs code of a file
 _scalar = np.float64(0).__reduce__()[0]
 NUMBERS = [
     np.dtype,
@@ -32,8 +33,10 @@ NUMBERS = [
 
 @dataclass
 class SavedGPT:
-    """A checkpoint of nanoGPT's train.py, checked. content: all that it holds. config: the model's sizes. stored: the name of each
-    tensor in nanoGPT's model -> its name in the file, which may have prefixes. weights: the model's state, by nanoGPT's names."""
+    """A checkpoint of nanoGPT's train.py, checked. content: all that it holds. config: the model's
+    sizes. stored: the name of each tensor in nanoGPT's model -> its name in the file, which may
+    have prefixes. weights: the model's state, by nanoGPT's names.
+    """
 
     content: dict
     config: GPTConfig
@@ -42,12 +45,14 @@ class SavedGPT:
 
 
 def load_nanogpt(path):
-    """The model in a checkpoint that nanoGPT's train.py saved (ckpt.pt), on the CPU and in evaluation mode.
+    """The model in a checkpoint that nanoGPT's train.py saved (ckpt.pt), on the CPU and in
+    evaluation mode.
 
-    Names may have the prefixes of torch.compile and DistributedDataParallel, and the tied output map may be left out.
-    FileNotFoundError when there is no such file. ValueError naming the path and what is wrong: not a checkpoint, an impossible
-    size, a parameter that is missing, unknown, there twice, of another shape, no real tensor or not finite, or an output map
-    that is not tied to the token embedding. The file is read as data only: pickled code in it is refused.
+    Names may have the prefixes of torch.compile and DistributedDataParallel, and the tied output
+    map may be left out. FileNotFoundError when there is no such file. ValueError naming the path
+    and what is wrong: not a checkpoint, an impossible size, a parameter that is missing, unknown,
+    there twice, of another shape, no real tensor or not finite, or an output map that is not tied
+    to the token embedding. The file is read as data only: pickled code in it is refused.
     """
     saved = read_nanogpt(path)
     model = GPT(saved.config)
@@ -56,7 +61,9 @@ def load_nanogpt(path):
 
 
 def read_nanogpt(path):
-    """The checkpoint that nanoGPT's train.py saved at a path, on the CPU, as a SavedGPT. Errors as for load_nanogpt."""
+    """The checkpoint that nanoGPT's train.py saved at a path, on the CPU, as a SavedGPT. Errors as
+    for load_nanogpt.
+    """
     require(isinstance(path, (str, os.PathLike)), "path", path, "must be a string or a path")
     content = _read_content(path)
     try:
@@ -85,7 +92,9 @@ def _read_content(path):
             return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
-    except Exception as error:  # a damaged file can raise nearly anything; what PyTorch advises, to run the code in it, is not passed on
+    # a damaged file can raise nearly anything; what PyTorch advises, to run the code in it, is not
+    # passed on
+    except Exception as error:
         why = "cannot be read, or is damaged, or is not a checkpoint of plain weights"
         raise ValueError(f"path={os.fspath(path)!r}: {why} ({type(error).__name__})") from None
 

@@ -1,4 +1,6 @@
-"""A checkpoint in canonical form: the same model, with all that its attention outputs cannot tell set by rule."""
+"""A checkpoint in canonical form: the same model, with all that its attention outputs cannot tell
+set by rule.
+"""
 
 from dataclasses import replace
 
@@ -10,29 +12,36 @@ from ..layer.canonical import FORMS, reduce_layer
 from .folders import open_model
 from .layouts import read_layer, write_layer
 
-# how far outputs may move, relative to the largest of them: what rounding to the file's own numbers costs, with room
+# how far outputs may move, relative to the largest of them: what rounding to the file's own numbers
+# costs, with room
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 # what stays with the new weights, for whoever meets them later
 REMARK = """\
-The attention weights here are those of {name} in {form} form, as `python -m attnid reduce` makes them.
-Outputs are those of the original. The weights are not, so what was made for the original's does not fit these, though it may
-load without a word: adapters (LoRA and its like), differences and averages of models, states of optimizers."""
+The attention weights here are those of {name} in {form} form, as `python -m attnid reduce` makes
+them.
+Outputs are those of the original. The weights are not, so what was made for the original's does not
+fit these, though it may load without a word: adapters (LoRA and its like), differences and averages
+of models, states of optimizers."""
 ADAPTER = (
     "{name}: adapters made for the original weights do not fit the reduced ones; it is not copied"
 )
 
 
 def reduce_checkpoint(path, out, *, form="balanced", tolerance=None):
-    """Write the model at `path` to `out` in canonical form, each attention layer as `reduce_layer` has it. Returns a report.
+    """Write the model at `path` to `out` in canonical form, each attention layer as `reduce_layer`
+    has it. Returns a report.
 
-    The arithmetic is float64, what is written has the dtypes of the file. Each layer's outputs, in float64 at random normal
-    tokens, are compared before anything is written: ValueError where one moves by more than `tolerance` (by default that of TOLERANCES
-    for the coarsest dtype of the layer) relative to the layer's largest. Errors as for `open_model` and its `write`, and ValueError
-    for another form, a tolerance that is not positive, or weights that the dtype cannot hold. The input stays as it is.
+    The arithmetic is float64, what is written has the dtypes of the file. Each layer's outputs, in
+    float64 at random normal tokens, are compared before anything is written: ValueError where one
+    moves by more than `tolerance` (by default that of TOLERANCES for the coarsest dtype of the
+    layer) relative to the layer's largest. Errors as for `open_model` and its `write`, and
+    ValueError for another form, a tolerance that is not positive, or weights that the dtype cannot
+    hold. The input stays as it is.
 
-    What was made for the old weights, above all adapters, does not fit the new ones: `warnings` of the report names such files
-    beside the model, which are not copied, and a remark stays with what is written.
+    What was made for the old weights, above all adapters, does not fit the new ones: `warnings` of
+    the report names such files beside the model, which are not copied, and a remark stays with what
+    is written.
     """
     require(form in FORMS, "form", form, f"must be one of {FORMS}")
     require(
@@ -109,10 +118,11 @@ def _reduce_layer(model, number, attention, form, tolerance):
 
 
 def output_change(attention, old, new, *, tokens=64, seed=0):
-    """The largest change of a layer's outputs from old to new parameters, relative to the largest output, at random normal tokens;
-    0 where all outputs are.
+    """The largest change of a layer's outputs from old to new parameters, relative to the largest
+    output, at random normal tokens; 0 where all outputs are.
 
-    Caps on the scores are left off, which would hide changes."""
+    Caps on the scores are left off, which would hide changes.
+    """
     attention = replace(attention, score="softmax") if attention.score == "softcap" else attention
     x = random_inputs(attention, 1, tokens, seed)
     before, after = (
@@ -126,7 +136,8 @@ def output_change(attention, old, new, *, tokens=64, seed=0):
 def reduction_table(report):
     """The report as a table of text."""
     lines = [
-        f"{report['name']} ({report['model_type']}), {len(report['layers'])} attention layers, {report['form']} form",
+        f"{report['name']} ({report['model_type']}), {len(report['layers'])} attention layers, "
+        f"{report['form']} form",
         "",
         f"{'layer':>5}{'change of outputs':>20}{'cond S of QK':>14}{'cond S of VO':>14}",
     ]
@@ -141,7 +152,8 @@ def reduction_table(report):
         ]
     lines += [
         "",
-        f"{report['fixed']:,} numbers taken away, of {report['unidentified']:,} unidentified ones and {report['parameters']:,} in all",
+        f"{report['fixed']:,} numbers taken away, of {report['unidentified']:,} unidentified "
+        f"ones and {report['parameters']:,} in all",
         f"largest change of a layer's outputs: {report['largest_change']:.1e} of the largest",
     ]
     left = [
@@ -151,7 +163,8 @@ def reduction_table(report):
         if heads
     ]
     lines += [
-        f"layer {layer}: {circuit} of heads {heads} left as it was: its product has rank below the width"
+        f"layer {layer}: {circuit} of heads {heads} left as it was: its product has rank below "
+        f"the width"
         for layer, circuit, heads in left
     ]
     return "\n".join(lines + [f"note: {note}" for note in report["notes"]])

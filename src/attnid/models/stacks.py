@@ -1,4 +1,4 @@
-"""A model's layers in their order, kept as what repeats and how often, so that depth costs nothing."""
+"""A model's layers in their order, kept as what repeats and how often: depth costs nothing."""
 
 import sys
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from ..checks import require
 
 @dataclass(frozen=True)
 class Stack(Sequence):
-    """A sequence of layers, of any hashable kind: each of `parts` is (a layer, or a Stack of some, how many times in a row).
+    """A sequence of layers, of any hashable kind: each of `parts` is (a layer, or a Stack of some,
+    how many times in a row).
 
     ValueError where there are more than a sequence can number.
     """

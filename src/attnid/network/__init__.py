@@ -1,6 +1,8 @@
-"""A whole network: what of all its parameters its log-probabilities identify. `count`, `measure` and `generators` take a GPTConfig.
+"""A whole network: what of all its parameters its log-probabilities identify. `count`, `measure`
+and `generators` take a GPTConfig.
 
-A description and its count need no PyTorch; what does is imported when one of its names is first asked for.
+A description and its count need no PyTorch; what does is imported when one of its names is first
+asked for.
 """
 
 from importlib import import_module

@@ -13,12 +13,13 @@ POSITIONS = ("learned", "rotary", "none")
 class GPTConfig:
     """The description of a GPT. It holds no weights.
 
-    vocab_size (number of tokens), block_size (longest context, in tokens), n_layer, n_head (H) and n_embd (E) are sizes.
-    bias: whether linear maps and layer norms have biases. dropout: the share of activations dropped in training.
-    The rest is nanoGPT's unless it is said otherwise. tied: whether logits are read with the embedding's own weights. norm:
-    "layernorm" or "rmsnorm" (a gain and never a bias); eps is added to what they take the root of. positions: "learned",
-    "rotary" (plane i of each query and key turns by 10000^(-2i/D) radians per position) or "none". mlp_width: hidden units
-    of an MLP, 4 n_embd by default.
+    vocab_size (number of tokens), block_size (longest context, in tokens), n_layer, n_head (H) and
+    n_embd (E) are sizes. bias: whether linear maps and layer norms have biases. dropout: the share
+    of activations dropped in training. The rest is nanoGPT's unless it is said otherwise. tied:
+    whether logits are read with the embedding's own weights. norm: "layernorm" or "rmsnorm" (a gain
+    and never a bias); eps is added to what they take the root of. positions: "learned", "rotary"
+    (plane i of each query and key turns by 10000^(-2i/D) radians per position) or "none".
+    mlp_width: hidden units of an MLP, 4 n_embd by default.
 
     Raises ValueError naming the field and the value when the description is impossible.
 
@@ -100,7 +101,9 @@ class GPTConfig:
         return self._with_biases(attention | mlp)
 
     def named_shapes(self, n_layer=None):
-        """Name and shape of every parameter of the model, one by one, in the model's order; tied weights are one."""
+        """Name and shape of every parameter of the model, one by one, in the model's order; tied
+        weights are one.
+        """
         V, T, E = self.vocab_size, self.block_size, self.n_embd
         yield "transformer.wte.weight", (V, E)
         if self.positions == "learned":
@@ -128,7 +131,9 @@ class GPTConfig:
 
     @property
     def rotary(self):
-        """Angle in radians per position of each plane of a head that turns; none unless positions are rotary."""
+        """Angle in radians per position of each plane of a head that turns; none unless positions
+        are rotary.
+        """
         D = self.head_dim
         return (
             tuple(10_000.0 ** (-2 * i / D) for i in range(D // 2))

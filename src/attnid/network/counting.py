@@ -1,8 +1,9 @@
-"""The closed-form count of what the log-probabilities of a whole network do not identify, symmetry by symmetry.
+"""The closed-form count of what the log-probabilities of a whole network do not identify, symmetry
+by symmetry.
 
-Counted are directions in all parameters at once along which no log-probability changes to first order, at generic weights,
-over all token sequences up to block_size. Chapter 14 derives the terms. That there are no more of them is measured
-(`measuring.py`), not proved.
+Counted are directions in all parameters at once along which no log-probability changes to first
+order, at generic weights, over all token sequences up to block_size. Chapter 14 derives the terms.
+That there are no more of them is measured (`measuring.py`), not proved.
 """
 
 import math
@@ -17,8 +18,10 @@ MANY = 256
 
 @dataclass(frozen=True)
 class Reach:
-    """What of its inputs a layer's attention ever meets, as dimensions: affine functions of queries, keys and values (each with
-    the constants, where biases make them), and whether some function of the inputs is constant over all of them."""
+    """What of its inputs a layer's attention ever meets, as dimensions: affine functions of
+    queries, keys and values (each with the constants, where biases make them), and whether some
+    function of the inputs is constant over all of them.
+    """
 
     queries: int
     keys: int
@@ -37,7 +40,7 @@ def embedding_rank(config):
 
 
 def reach(config, layer):
-    """Layers above the first meet everything; the first meets embeddings only, which may span less."""
+    """Layers above the first meet everything; the first only embeddings, which may span less."""
     c, n = config, stream_rank(config)
     if layer > 0:
         return Reach(n + c.bias, n + c.bias, c.bias)
@@ -52,7 +55,8 @@ def reach(config, layer):
 
 
 def contexts(config):
-    """How many different contexts there are, at least: without positions the order of earlier tokens may not count.
+    """How many different contexts there are, at least: without positions the order of earlier
+    tokens may not count.
 
     Infinity where they are more than 2^MANY, and so more than any network has parameters.
     """
@@ -109,10 +113,12 @@ def refuse_what_is_not_generic(config):
 
 @count.register
 def count_network(config: GPTConfig):
-    """Closed-form count of the parameters of a whole network that its log-probabilities do not identify.
+    """Closed-form count of the parameters of a whole network that its log-probabilities do not
+    identify.
 
-    Returns a Count; `terms` names each symmetry. Raises ValueError naming the field for the few descriptions whose count we do
-    not know in closed form: hardly any tokens, positions or contexts.
+    Returns a Count; `terms` names each symmetry. Raises ValueError naming the field for the few
+    descriptions whose count we do not know in closed form: hardly any tokens, positions or
+    contexts.
 
     >>> from attnid import GPTConfig
     >>> nanogpt = count_network(GPTConfig(65, 256, n_layer=6, n_head=6, n_embd=384))
@@ -127,7 +133,9 @@ def count_network(config: GPTConfig):
 
 
 def _norms(c):
-    """Gains and biases of norms against what reads them; centred inputs; what writers put along the all-ones direction."""
+    """Gains and biases of norms against what reads them; centred inputs; what writers put along the
+    all-ones direction.
+    """
     E, F, N, V = c.n_embd, c.mlp_width, c.n_layer, c.vocab_size
     terms = {"norm gains": E * (2 * N + (not c.tied))}
     if c.norm == "rmsnorm":
@@ -145,8 +153,9 @@ def _norms(c):
 def _stream(c):
     """Rotations of the residual stream, and its scale where eps is 0.
 
-    Tied embeddings read and write with the same weights, and the last gain tells coordinates apart. Where tokens are fewer
-    than dimensions, k = E - V + 1 of these are out of the logits' sight, and the symmetric forms on them set rotations free.
+    Tied embeddings read and write with the same weights, and the last gain tells coordinates apart.
+    Where tokens are fewer than dimensions, k = E - V + 1 of these are out of the logits' sight, and
+    the symmetric forms on them set rotations free.
     """
     E, n = c.n_embd, stream_rank(c)
     k = max(0, E - c.vocab_size + 1)
@@ -158,7 +167,9 @@ def _stream(c):
 
 
 def _attention(c):
-    """The two circuits of every head, over what it meets; constants of keys and of values; and what is never met."""
+    """The two circuits of every head, over what it meets; constants of keys and of values; and what
+    is never met.
+    """
     E, H, D, n = c.n_embd, c.n_head, c.head_dim, stream_rank(c)
     names = (
         "query-key maps",
@@ -183,7 +194,9 @@ def _attention(c):
 
 
 def _embeddings(c):
-    """Shifts of the embedding: against positions, against output biases where the first layer does not notice, of all logits."""
+    """Shifts of the embedding: against positions, against output biases where the first layer does
+    not notice, of all logits.
+    """
     n, met = stream_rank(c), reach(c, 0)
     learned = c.positions == "learned"
     unnoticed = (n - embedding_rank(c)) * c.bias if learned else n * (met.keys == c.vocab_size)

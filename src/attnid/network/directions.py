@@ -1,7 +1,7 @@
 """Generators for a whole network: for each term of its count a linear family of null directions.
 
-A family maps coefficients (k, dimension) to k directions, name -> (k, *shape), so that a network of any size can be moved
-along random members of it.
+A family maps coefficients (k, dimension) to k directions, name -> (k, *shape), so that a network of
+any size can be moved along random members of it.
 """
 
 import torch
@@ -24,7 +24,9 @@ class Families(StreamFamilies, HeadFamilies):
 
 
 class NullSpace:
-    """The null directions of a network at generic parameters, term by term, as maps from coefficients."""
+    """The null directions of a network at generic parameters, term by term, as maps from
+    coefficients.
+    """
 
     def __init__(self, config, parameters):
         self.config, self.parameters = config, check_parameters(config, parameters)
@@ -55,10 +57,11 @@ class NullSpace:
 
 @generators.register
 def network_generators(config: GPTConfig, parameters):
-    """Null directions of a network at generic parameters: term of `count` -> (name -> (dimension, *shape)), float64.
+    """Null directions of a network at generic parameters: term of `count` -> (name -> (dimension,
+    *shape)), float64.
 
-    The directions of all terms together are linearly independent. Raises ValueError for what `count` refuses and for
-    parameters that do not fit the description.
+    The directions of all terms together are linearly independent. Raises ValueError for what
+    `count` refuses and for parameters that do not fit the description.
 
     >>> from attnid import GPTConfig
     >>> from attnid.network import random_parameters
@@ -76,7 +79,9 @@ def network_generators(config: GPTConfig, parameters):
 
 @independent_directions.register
 def independent_of_network(config: GPTConfig, seed=0):
-    """The same for a network: how many independent directions of `generators` change no log-probability."""
+    """The same for a network: how many independent directions of `generators` change no
+    log-probability.
+    """
     p, network = random_parameters(config, seed), Network(config)
     generator = torch.Generator().manual_seed(int(seed))
     tokens = torch.randint(config.vocab_size, (4, config.block_size), generator=generator)

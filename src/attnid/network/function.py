@@ -1,4 +1,6 @@
-"""The log-probabilities that a GPT gives, as a function of its parameters: name -> tensor, as `GPTConfig.shapes` says."""
+"""The log-probabilities that a GPT gives, as a function of its parameters: name -> tensor, as
+`GPTConfig.shapes` says.
+"""
 
 import math
 
@@ -12,26 +14,34 @@ from .gpt import GPT
 
 
 class Network:
-    """The log-probabilities of the model that a GPTConfig describes, as a function of its parameters."""
+    """The log-probabilities of the model that a GPTConfig describes, as a function of its
+    parameters.
+    """
 
     def __init__(self, config):
         self.config, self.model = config, GPT(config).double().eval()
 
     def __call__(self, parameters, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """Log-probabilities (B, T, vocab_size) after each of the tokens (B, T). Differentiable to any order, forwards as well."""
+        """Log-probabilities (B, T, vocab_size) after each of the tokens (B, T). Differentiable to
+        any order, forwards as well.
+        """
         with sdpa_kernel(SDPBackend.MATH):
             return torch.func.functional_call(self.model, parameters, (tokens,))[0].log_softmax(-1)
 
 
 def check_parameters(config, parameters):
-    """The parameters as detached float64 tensors in the model's order. ValueError naming what is missing, unknown or misshapen."""
+    """The parameters as detached float64 tensors in the model's order. ValueError naming what is
+    missing, unknown or misshapen.
+    """
     return parameters_that_fit(config.shapes, parameters)
 
 
 def random_parameters(config, seed=0):
-    """Generic float64 parameters, name -> tensor: what reads the residual stream makes numbers of size about one.
+    """Generic float64 parameters, name -> tensor: what reads the residual stream makes numbers of
+    size about one.
 
-    The residual stream itself is small enough for eps to be felt, as if eps were 0.1 in a stream of size one.
+    The residual stream itself is small enough for eps to be felt, as if eps were 0.1 in a stream of
+    size one.
     """
     generator = torch.Generator().manual_seed(int(seed))
     stream = math.sqrt(config.eps / 0.1) or 1.0

@@ -1,6 +1,8 @@
-"""A GPT in nanoGPT's shape: same parameter names, same shapes, so that each reads the other's checkpoints.
+"""A GPT in nanoGPT's shape: same parameter names, same shapes, so that each reads the other's
+checkpoints.
 
-Tokens are rows here, x of shape (B, T, E). A weight has the layout of `nn.Linear.weight`, (out, in).
+Tokens are rows here, x of shape (B, T, E). A weight has the layout of `nn.Linear.weight`, (out,
+in).
 """
 
 import math
@@ -70,11 +72,13 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The model that a GPTConfig describes, its weights drawn from a generator of its own, seeded with `seed`.
+    """The model that a GPTConfig describes, its weights drawn from a generator of its own, seeded
+    with `seed`.
 
-    Linear and embedding weights are normal with standard deviation 0.02, those of the two projections into the residual
-    stream with 0.02 / sqrt(2 n_layer); biases are 0 and gains 1. Where embeddings are tied, lm_head.weight and
-    transformer.wte.weight are one tensor; where positions are not learned, there is no transformer.wpe.
+    Linear and embedding weights are normal with standard deviation 0.02, those of the two
+    projections into the residual stream with 0.02 / sqrt(2 n_layer); biases are 0 and gains 1.
+    Where embeddings are tied, lm_head.weight and transformer.wte.weight are one tensor; where
+    positions are not learned, there is no transformer.wpe.
 
     >>> from attnid import GPTConfig
     >>> model = GPT(GPTConfig(65, 16, n_layer=1, n_head=2, n_embd=8), seed=0)
@@ -119,10 +123,11 @@ class GPT(nn.Module):
                 parameter.zero_()
 
     def forward(self, idx, targets=None):
-        """Logits (B, T, vocab_size) at every position of tokens idx (B, T), and the loss, None without targets.
+        """Logits (B, T, vocab_size) at every position of tokens idx (B, T), and the loss, None
+        without targets.
 
-        The loss is the mean cross entropy in nats per token; targets (B, T) of -1 do not count. ValueError for another
-        shape, or for more tokens than block_size.
+        The loss is the mean cross entropy in nats per token; targets (B, T) of -1 do not count.
+        ValueError for another shape, or for more tokens than block_size.
         """
         require(idx.dim() == 2, "idx", tuple(idx.shape), "shape must be (B, T)")
         B, T = idx.shape
@@ -155,10 +160,12 @@ class GPT(nn.Module):
 
 
 def head_weights(model, layer, *, dtype=None):
-    """Copies of layer `layer`'s attention weights, one head at a time, in `dtype` (the model's own by default).
+    """Copies of layer `layer`'s attention weights, one head at a time, in `dtype` (the model's own
+    by default).
 
-    Returns a dict: W_Q, W_K (H, D, E), W_V (H, C, E), W_O (H, E, C), and where the model has biases b_Q, b_K (H, D),
-    b_V (H, C), b_O (E). Scores are q k / sqrt(D): the factor is not in the weights. ValueError for a layer out of range.
+    Returns a dict: W_Q, W_K (H, D, E), W_V (H, C, E), W_O (H, E, C), and where the model has biases
+    b_Q, b_K (H, D), b_V (H, C), b_O (E). Scores are q k / sqrt(D): the factor is not in the
+    weights. ValueError for a layer out of range.
     """
     with torch.no_grad():
         return {
@@ -172,9 +179,11 @@ def head_weights(model, layer, *, dtype=None):
 def query_key(
     model, part="weight", *, gradient=False
 ) -> tuple[Float[Tensor, "layers H D ..."], Float[Tensor, "layers H D ..."]]:
-    """Queries' and keys' weights of every head, W_Q and W_K (layers, H, D, E), or with part="bias" their biases (layers, H, D).
+    """Queries' and keys' weights of every head, W_Q and W_K (layers, H, D, E), or with part="bias"
+    their biases (layers, H, D).
 
-    Float64 copies on the CPU, of the gradients where `gradient` is set. ValueError for a model without biases.
+    Float64 copies on the CPU, of the gradients where `gradient` is set. ValueError for a model
+    without biases.
     """
     H, D, E = model.config.n_head, model.config.head_dim, model.config.n_embd
     require(part == "weight" or model.config.bias, "part", part, "this model has no biases")
@@ -187,9 +196,11 @@ def query_key(
 
 
 def set_head_weights(model, layer, **weights):
-    """Copy weights, with names and shapes as head_weights gives them, into layer `layer` in place; the rest stays as it is.
+    """Copy weights, with names and shapes as head_weights gives them, into layer `layer` in place;
+    the rest stays as it is.
 
-    ValueError for a name that the model lacks, no tensor, another shape, or numbers that are not finite; then nothing is copied.
+    ValueError for a name that the model lacks, no tensor, another shape, or numbers that are not
+    finite; then nothing is copied.
     """
     views = _head_views(model, layer)
     for name, weight in weights.items():

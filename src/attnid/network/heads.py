@@ -1,7 +1,7 @@
 """Symmetries of the attention of each layer: its two circuits, constants, and what it never meets.
 
-One method a term; each returns the number of its coefficients, and a map from coefficients (k, number) to parts of k
-directions, which add up.
+One method a term; each returns the number of its coefficients, and a map from coefficients (k,
+number) to parts of k directions, which add up.
 """
 
 import torch
@@ -31,10 +31,12 @@ def stack(pairs, a):
 
 
 class HeadFamilies:
-    """The terms of a network's count that have to do with its heads; c, p, w, met: description, parameters, Weights, a Met per layer."""
+    """The terms of a network's count that have to do with its heads; c, p, w, met: description,
+    parameters, Weights, a Met per layer.
+    """
 
     def _heads(self, layer):
-        """What queries, keys and values read, each (H, D, E) or (H, D, E + 1), and W_O (H, E, D)."""
+        """What queries, keys, values read, (H, D, E) or (H, D, E + 1) each, and W_O (H, E, D)."""
         c, block = self.c, self.w.blocks[layer]
         Q, K, V = self.w.read(block + "ln_1", block + "attn.c_attn").unflatten(
             0, (3, c.n_head, c.head_dim)
@@ -47,7 +49,9 @@ class HeadFamilies:
         )
 
     def _moved(self, layer, **changes):
-        """The direction that changes what queries Q, keys K and values V read by (k, H, D, ...), and W_O by O (k, H, E, D)."""
+        """The direction that changes what queries Q, keys K and values V read by (k, H, D, ...),
+        and W_O by O (k, H, E, D).
+        """
         block = self.w.blocks[layer]
         if "O" in changes:
             yield {block + "attn.c_proj.weight": changes["O"].transpose(1, 2).flatten(2)}
@@ -71,7 +75,9 @@ class HeadFamilies:
         return sum(sizes), directions
 
     def query_key_maps(self):
-        """Each head's S on its queries, -S^T on its keys: all S, or those that commute with the rotations."""
+        """Each head's S on its queries, -S^T on its keys: all S, or those that commute with the
+        rotations.
+        """
         return self._per_layer(self._turning_maps if self.c.rotary else self._query_key_maps)
 
     def _query_key_maps(self, layer):
@@ -97,7 +103,9 @@ class HeadFamilies:
         return self.c.n_embd, directions
 
     def key_constants(self):
-        """A key that is the same for all tokens: a bias, or what the rows of few tokens make one of."""
+        """A key that is the same for all tokens: a bias, or what the rows of few tokens make one
+        of.
+        """
 
         def family(layer):
             one = self.met[layer].one
@@ -109,7 +117,9 @@ class HeadFamilies:
         return self._per_layer(family)
 
     def value_output_maps(self):
-        """Each head's S on its values and S^-1 on what reads them; what constants among the values then change is taken back."""
+        """Each head's S on its values and S^-1 on what reads them; what constants among the values
+        then change is taken back.
+        """
         return self._per_layer(self._value_output_maps)
 
     def _value_output_maps(self, layer):
@@ -129,7 +139,9 @@ class HeadFamilies:
         return sum(size for size, _ in pairs), directions
 
     def _constant_output(self, layer, u):
-        """Add u (k, E) to the layer's output everywhere, by its output bias, or else by a value that all tokens share."""
+        """Add u (k, E) to the layer's output everywhere, by its output bias, or else by a value
+        that all tokens share.
+        """
         block = self.w.blocks[layer]
         if self.c.bias:
             yield {block + "attn.c_proj.bias": u}
@@ -140,7 +152,9 @@ class HeadFamilies:
             yield from self._moved(layer, V=v[..., None] * self.met[layer].one)
 
     def value_constants(self):
-        """A value that all tokens share against the output bias; without one, such a value that makes all-ones."""
+        """A value that all tokens share against the output bias; without one, such a value that
+        makes all-ones.
+        """
 
         def family(layer):
             one, W_O = self.met[layer].one, self.p[self.w.blocks[layer] + "attn.c_proj.weight"]

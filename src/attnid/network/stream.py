@@ -1,7 +1,8 @@
-"""Symmetries of the residual stream and of the embeddings: norms, all-ones, rotations, scale, shifts.
+"""Symmetries of the residual stream and of the embeddings: norms, all-ones, rotations, scale,
+shifts.
 
-One method a term; each returns the number of its coefficients, and a map from coefficients (k, number) to parts of k
-directions, which add up.
+One method a term; each returns the number of its coefficients, and a map from coefficients (k,
+number) to parts of k directions, which add up.
 """
 
 import scipy.linalg
@@ -32,7 +33,9 @@ def symmetric_outer(x: Float[Tensor, "m d"], y: Float[Tensor, "m d"]) -> Float[T
 
 
 def solved(conditions: Float[Tensor, "m N"]):
-    """How many of N numbers are free under m independent linear conditions (m, N), and the map from those to all N."""
+    """How many of N numbers are free under m independent linear conditions (m, N), and the map from
+    those to all N.
+    """
     m, N = conditions.shape
     if N <= m:
         return 0, None
@@ -44,7 +47,9 @@ def solved(conditions: Float[Tensor, "m N"]):
 
 
 class StreamFamilies:
-    """The terms of a network's count that have to do with its residual stream; c, p, w: description, parameters, Weights."""
+    """The terms of a network's count that have to do with its residual stream; c, p, w:
+    description, parameters, Weights.
+    """
 
     # ---- norms
 
@@ -65,7 +70,9 @@ class StreamFamilies:
         return E * len(readers), directions
 
     def norm_biases(self):
-        """A norm's bias against the biases of what reads it; the last one's against the head, or where no logit sees it."""
+        """A norm's bias against the biases of what reads it; the last one's against the head, or
+        where no logit sees it.
+        """
         w, E = self.w, self.c.n_embd
         last = (
             split_space(centre(self.p["transformer.wte.weight"]))[1].T
@@ -147,7 +154,9 @@ class StreamFamilies:
     # ---- the residual stream
 
     def residual_rotations(self):
-        """x -> x + Ax for skew A: embeddings and writers move along, readers and the head take it back."""
+        """x -> x + Ax for skew A: embeddings and writers move along, readers and the head take it
+        back.
+        """
         if self.c.tied:
             return self._tied_rotations()
         n = self.w.seen.shape[1]
@@ -182,10 +191,12 @@ class StreamFamilies:
             )
 
     def _tied_rotations(self):
-        """Rotations whose trace in the logits, W S n with the symmetric S = GA - AG + dG, the vocabulary W does not tell.
+        """Rotations whose trace in the logits, W S n with the symmetric S = GA - AG + dG, the
+        vocabulary W does not tell.
 
-        S is any form on what W sees as constant; where inputs are centred, also on the plane of all-ones and the gain, and
-        then A must keep all-ones still. A is S over differences of gains, dG the diagonal of S.
+        S is any form on what W sees as constant; where inputs are centred, also on the plane of
+        all-ones and the gain, and then A must keep all-ones still. A is S over differences of
+        gains, dG the diagonal of S.
         """
         W, (gain, shift) = self.p["transformer.wte.weight"], self.w.norm("transformer.ln_f")
         blind = split_space(centre(W))[1]
@@ -212,7 +223,9 @@ class StreamFamilies:
         return size, directions
 
     def residual_scale(self):
-        """Everything that writes into the stream, scaled; tied logits are scaled back by the last norm."""
+        """Everything that writes into the stream, scaled; tied logits are scaled back by the last
+        norm.
+        """
         up = self.w.embeddings + [
             maps + part
             for maps in self.w.writers
@@ -249,7 +262,9 @@ class StreamFamilies:
         return shifts.shape[1], directions
 
     def embedding_against_values(self):
-        """All inputs moved alike and the first layer's output moved back, where its readers can make up for the move."""
+        """All inputs moved alike and the first layer's output moved back, where its readers can
+        make up for the move.
+        """
         w, learned = self.w, self.c.positions == "learned"
         centred = w.stream().flatten(0, 1) @ w.seen
         shifts = w.seen @ (

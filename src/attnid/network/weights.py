@@ -1,7 +1,8 @@
 """A network's parameters by what they do, and what its attention meets of its inputs.
 
-Weights of maps that read a norm act on x = (n, 1): n is the normalised input before gain and bias, and x has the 1 only
-where the maps have biases. Directions are found in these coordinates and written back through the norm's gain and bias.
+Weights of maps that read a norm act on x = (n, 1): n is the normalised input before gain and bias,
+and x has the 1 only where the maps have biases. Directions are found in these coordinates and
+written back through the norm's gain and bias.
 """
 
 import torch
@@ -25,7 +26,9 @@ def centre(W: Float[Tensor, "m d"]) -> Float[Tensor, "m d"]:
 
 
 class Weights:
-    """A network's parameters, by what they do: readers of norms, and writers into the residual stream."""
+    """A network's parameters, by what they do: readers of norms, and writers into the residual
+    stream.
+    """
 
     def __init__(self, config, parameters):
         c, self.c, self.p = config, config, parameters
@@ -64,7 +67,7 @@ class Weights:
         )
 
     def write(self, norm, maps, change):
-        """The direction whose change of that matrix is `change` (k, rows, E) or (k, rows, E + 1)."""
+        """The direction that changes that matrix by `change` (k, rows, E) or (k, rows, E + 1)."""
         gain, shift = self.norm(norm)
         dW = change[..., : self.c.n_embd] / gain
         return {maps + ".weight": dW} | (
@@ -72,9 +75,11 @@ class Weights:
         )
 
     def head(self, dW):
-        """The direction of an untied head, dW (k, V, E) up to what brings the logits of the last norm's bias back.
+        """The direction of an untied head, dW (k, V, E) up to what brings the logits of the last
+        norm's bias back.
 
-        What is put along 1 / gain meets centred inputs with nothing, and the norm's bias with any constant.
+        What is put along 1 / gain meets centred inputs with nothing, and the norm's bias with any
+        constant.
         """
         gain, shift = self.norm("transformer.ln_f")
         if shift.any():
@@ -82,7 +87,9 @@ class Weights:
         return {"lm_head.weight": dW}
 
     def features(self):
-        """What the first layer's attention reads: (n, 1) of every token at every position, as rows, positions (T or 1) first."""
+        """What the first layer's attention reads: (n, 1) of every token at every position, as rows,
+        positions (T or 1) first.
+        """
         return self.normalised(self.stream())
 
     def stream(self):
@@ -96,8 +103,10 @@ class Weights:
 
 
 class Met:
-    """What a layer's attention meets of R^E or R^(E + 1): orthonormal columns for its keys and values, and for its queries; the
-    rest, but for what centring takes out; and the row that is 1 on everything met, where there is one."""
+    """What a layer's attention meets of R^E or R^(E + 1): orthonormal columns for its keys and
+    values, and for its queries; the rest, but for what centring takes out; and the row that is 1 on
+    everything met, where there is one.
+    """
 
     def __init__(self, w, layer):
         bias = w.c.bias

@@ -1,4 +1,6 @@
-"""The paper's experiments: presets, which say how large a run is, and cases, which say what is done to the weights."""
+"""The paper's experiments: presets, which say how large a run is, and cases, which say what is done
+to the weights.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +13,9 @@ from .parametrisations import canonical_gpt, factored_gpt
 
 @dataclass(frozen=True)
 class Preset:
-    """How large a run is: a corpus by name, the model's sizes, steps, and how often it is measured (None for never), evaluated and moved."""
+    """How large a run is: a corpus by name, the model's sizes, steps, and how often it is measured
+    (None for never), evaluated and moved.
+    """
 
     corpus: str
     model: dict
@@ -34,11 +38,13 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Case:
-    """What a run does: its optimizer's settings, and what happens to the weights every `move_every` steps.
+    """What a run does: its optimizer's settings, and what happens to the weights every `move_every`
+    steps.
 
-    move(model, optimizer) is that event. model holds the sizes that are not the preset's, or makes them from the preset's;
-    build(config, seed) makes the model; observe(model, part, gradient=) gives the factors whose head metrics are measured, None
-    for none of them. Another parametrisation of attention is another case.
+    move(model, optimizer) is that event. model holds the sizes that are not the preset's, or makes
+    them from the preset's; build(config, seed) makes the model; observe(model, part, gradient=)
+    gives the factors whose head metrics are measured, None for none of them. Another
+    parametrisation of attention is another case.
     """
 
     title: str
@@ -54,8 +60,10 @@ class Case:
 
 
 def rebalance_model(model, optimizer, *, moments="cleared"):
-    """Rebalance every head of a GPT in place, biases included. The optimizer's moments of the fused maps are then "cleared",
-    as in the paper, or "kept", which leaves them pointing along axes that the weights have left."""
+    """Rebalance every head of a GPT in place, biases included. The optimizer's moments of the fused
+    maps are then "cleared", as in the paper, or "kept", which leaves them pointing along axes that
+    the weights have left.
+    """
     names = ("W_Q", "W_K", "b_Q", "b_K") if model.config.bias else ("W_Q", "W_K")
     for layer in range(model.config.n_layer):
         weights = head_weights(model, layer)
@@ -66,14 +74,18 @@ def rebalance_model(model, optimizer, *, moments="cleared"):
 
 
 def clear_moments(model, optimizer):
-    """Forget what the optimizer remembers of the fused query-key-value maps: its moments and its count of steps."""
+    """Forget what the optimizer remembers of the fused query-key-value maps: its moments and its
+    count of steps.
+    """
     for block in model.transformer.h:
         for parameter in block.attn.c_attn.parameters():
             optimizer.state.pop(parameter, None)
 
 
 def wider_mlp(sizes):
-    """D more hidden units in each MLP: nearly as many numbers as a canonical form takes from an attention layer, 2 E (D + 1) with biases."""
+    """D more hidden units in each MLP: nearly as many numbers as a canonical form takes from an
+    attention layer, 2 E (D + 1) with biases.
+    """
     return {"mlp_width": 4 * sizes["n_embd"] + sizes["n_embd"] // sizes["n_head"]}
 
 

@@ -1,4 +1,6 @@
-"""Corpora of characters: tiny Shakespeare, and a text that the package makes itself, whose entropy rate is known exactly."""
+"""Corpora of characters: tiny Shakespeare, and a text that the package makes itself, whose entropy
+rate is known exactly.
+"""
 
 import hashlib
 import math
@@ -29,16 +31,19 @@ EMBEDDED_SEED = 1
 
 
 class CorpusError(OSError):
-    """A corpus could not be read, fetched or kept, or is not the text it should be. The message says what to do."""
+    """A corpus could not be read, fetched or kept, or is not the text it should be. The message
+    says what to do.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as token numbers, split as nanoGPT splits it: the first int(0.9 n) characters train, the rest validate.
+    """A text as token numbers, split as nanoGPT splits it: the first int(0.9 n) characters train,
+    the rest validate.
 
     train, val: int64 tensors of shape (n,), a number below len(vocabulary) for each character.
-    vocabulary: the distinct characters in sorted order; a character's number is its place.
-    sha256: of the whole text in UTF-8. entropy_rate: in nats per character, None where nobody knows it.
+    vocabulary: the distinct characters in sorted order; a character's number is its place. sha256:
+    of the whole text in UTF-8. entropy_rate: in nats per character, None where nobody knows it.
 
     >>> corpus = load_corpus("embedded")
     >>> corpus.decode(corpus.encode("the cat"))
@@ -57,7 +62,9 @@ class Corpus:
         return torch.tensor(_encode(text, self.vocabulary), dtype=torch.int64)
 
     def decode(self, ids):
-        """Token numbers, a tensor (n,) or a list -> text. ValueError for anything else, or a number outside the vocabulary."""
+        """Token numbers, a tensor (n,) or a list -> text. ValueError for anything else, or a number
+        outside the vocabulary.
+        """
         try:
             ids = torch.as_tensor(ids).reshape(-1).tolist()
         except (TypeError, ValueError, RuntimeError) as error:
@@ -72,10 +79,10 @@ class Corpus:
 def load_corpus(name):
     """The corpus called `name`: "tiny_shakespeare" or "embedded". Another name raises ValueError.
 
-    Tiny Shakespeare is read from the folder that the environment variable ATTNID_DATA names (tinyshakespeare.txt or
-    input.txt), else from the user's cache folder, else downloaded into that folder, once. Its sha256 is checked
-    wherever it lies. CorpusError when it cannot be had, is not the right text, or ATTNID_DATA names no folder. The embedded
-    text needs no file.
+    Tiny Shakespeare is read from the folder that the environment variable ATTNID_DATA names
+    (tinyshakespeare.txt or input.txt), else from the user's cache folder, else downloaded into that
+    folder, once. Its sha256 is checked wherever it lies. CorpusError when it cannot be had, is not
+    the right text, or ATTNID_DATA names no folder. The embedded text needs no file.
 
     >>> corpus = load_corpus("embedded")
     >>> len(corpus.vocabulary), round(corpus.entropy_rate, 2)
@@ -143,8 +150,10 @@ def _fetch(cache, given):
         names = " or ".join(FILE_NAMES)
         looked = f" (ATTNID_DATA={given!r} was looked at: it has no {names})" if given else ""
         raise CorpusError(
-            f"tiny Shakespeare could not be downloaded into the cache folder {cache} ({error}): try again with a network "
-            f"and a folder that can be written, or fetch {SHAKESPEARE_URL} by other means as {name}, and set ATTNID_DATA "
+            f"tiny Shakespeare could not be downloaded into the cache folder {cache} "
+            f"({error}): try again with a network "
+            f"and a folder that can be written, or fetch {SHAKESPEARE_URL} by other means as "
+            f"{name}, and set ATTNID_DATA "
             f"to its folder{looked}"
         ) from error
 
@@ -163,7 +172,8 @@ WORDS = {
     "Ada": "Ada Ben Cleo Dora Emil Finn Gus Hana".split(),
 }
 
-# sentence -> weight; each {list} is one drawn word, the same word wherever it stands again in the sentence
+# sentence -> weight; each {list} is one drawn word, the same word wherever it stands again in the
+# sentence
 SENTENCES = {
     "The {quiet} {one} by the {river} {does}.\n": 3,
     "The {quiet} {many} by the {river} {do}.\n": 3,
@@ -177,20 +187,25 @@ SENTENCES = {
 
 
 def embedded_entropy_rate():
-    """Entropy rate of the source of the embedded text, in nats per character, exactly: H(sentence) / E[length].
+    """Entropy rate of the source of the embedded text, in nats per character, exactly: H(sentence)
+    / E[length].
 
-    Sentences are drawn one by one, independently: first a pattern from SENTENCES, then a word for each of its lists. Four
+    Sentences are drawn one by one, independently: first a pattern from SENTENCES, then a word for
+    each of its lists. Four
     steps give the rate of the *character* process.
-    (1) A sentence can be parsed in one way only: with its spaces and punctuation it shows its pattern (the word lists are
-        disjoint), and the pattern shows its words. So H(sentence) = H(pattern) + sum_p P(p) sum of H(list) over the
-        lists in p: a list that stands twice in a pattern is drawn, and counted, once.
-    (2) A newline ends each sentence and stands nowhere else, so a text splits into its sentences in one way only: the
-        characters and the sentences carry the same information.
-    (3) Among the first n characters, n / E[length] sentences are complete, to first order, by the renewal theorem; the one
-        that is not complete adds at most H(sentence), which n divides away. E[length] is linear: letters that a pattern
-        fixes, plus the mean length of a list times how often it stands.
+    (1) A sentence can be parsed in one way only: with its spaces and punctuation it shows its
+        pattern (the word lists are disjoint), and the pattern shows its words. So H(sentence) =
+        H(pattern) + sum_p P(p) sum of H(list) over the lists in p: a list that stands twice in a
+        pattern is drawn, and counted, once.
+    (2) A newline ends each sentence and stands nowhere else, so a text splits into its sentences in
+        one way only: the characters and the sentences carry the same information.
+    (3) Among the first n characters, n / E[length] sentences are complete, to first order, by the
+        renewal theorem; the one that is not complete adds at most H(sentence), which n divides
+        away. E[length] is linear: letters that a pattern fixes, plus the mean length of a list
+        times how often it stands.
     (4) So the entropy of n characters, over n, tends to H(sentence) / E[length].
-    No model that predicts the next character can have a lower expected loss, and one that sees the whole of the sentence
+    No model that predicts the next character can have a lower expected loss, and one that sees the
+    whole of the sentence
     so far, fewer than 64 characters, can reach it.
     """
     total = sum(SENTENCES.values())
@@ -217,7 +232,9 @@ def _mean_length(key):
 
 @lru_cache
 def embedded_text(sentences=EMBEDDED_SENTENCES, seed=EMBEDDED_SEED):
-    """The embedded text: `sentences` sentences, a line each. The same characters on every machine: only integers decide."""
+    """The embedded text: `sentences` sentences, a line each. The same characters on every machine:
+    only integers decide.
+    """
     return "".join(islice(_sentences(_splitmix64(seed)), sentences))
 
 
@@ -229,7 +246,8 @@ def _sentences(bits):
 
 
 def _draw(items, weights, bits):
-    # 64 random bits as a place below the sum of the weights; off by less than 2^-58, as no sum reaches 64
+    # 64 random bits as a place below the sum of the weights; off by less than 2^-58, as no sum
+    # reaches 64
     place = (next(bits) * sum(weights)) >> 64
     for item, weight in zip(items, weights):
         if place < weight:

@@ -32,18 +32,21 @@ RESULTS = Path("notebooks") / "results"
 
 
 def finished(job, folder=RESULTS):
-    """The record of a job that is done, None where it has none. ValueError for a record of another run, naming what differs."""
+    """The record of a job that is done, None where it has none. ValueError for a record of another
+    run, naming what differs.
+    """
     path = job.path(folder)
     return read_record_of(job, path) if path.exists() else None
 
 
 def run(job, folder=RESULTS, *, device="cpu", compiled=False):
-    """Run a job and write its record below a folder; returns the record. A job that is done is read and not run again.
+    """Run a job and write its record below a folder; returns the record. A job that is done is read
+    and not run again.
 
-    One that was killed goes on from the file beside its record: with as many threads, to the same numbers as if it had never
-    stopped; with another number of threads, to the same up to rounding, and the record's provenance tells it.
-    ValueError for a device that this machine lacks, a record that another process is making, and what `finished` and
-    `train` raise.
+    One that was killed goes on from the file beside its record: with as many threads, to the same
+    numbers as if it had never stopped; with another number of threads, to the same up to rounding,
+    and the record's provenance tells it. ValueError for a device that this machine lacks, a record
+    that another process is making, and what `finished` and `train` raise.
     """
     record, path = finished(job, folder), job.path(folder)
     if record is None:
@@ -82,12 +85,14 @@ def _made(job, path, device, compiled):
 
 
 def sweep(jobs, folder=RESULTS, *, workers=1, minutes=None, report=print, **options):
-    """Run jobs in order, each in a process of its own, `workers` at a time; those that are done are skipped. Returns the failed jobs.
+    """Run jobs in order, each in a process of its own, `workers` at a time; those that are done are
+    skipped. Returns the failed jobs.
 
-    After `minutes` no further job starts. report is called with a line for each that ends; a failed one is reported and the others
-    go on. After an interrupt a later sweep goes on from the saved states. options are those of `run`.
-    Before any job starts: ValueError for an impossible number of workers, impossible minutes, a device that this machine lacks, or
-    what `finished` raises, and CorpusError for a corpus that cannot be had.
+    After `minutes` no further job starts. report is called with a line for each that ends; a failed
+    one is reported and the others go on. After an interrupt a later sweep goes on from the saved
+    states. options are those of `run`. Before any job starts: ValueError for an impossible number
+    of workers, impossible minutes, a device that this machine lacks, or what `finished` raises, and
+    CorpusError for a corpus that cannot be had.
     """
     require_size("workers", workers)
     positive = minutes is None or is_finite(minutes) and minutes > 0

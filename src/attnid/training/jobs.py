@@ -21,16 +21,20 @@ PLACE = re.compile(  # of a record
 
 
 def by_name(settings):
-    """The settings of a record, one by one; an option younger than the record counts as at its default."""
+    """The settings of a record, one by one; an option younger than the record counts as at its
+    default.
+    """
     model, training = GPTConfig(**settings["model"]), TrainingConfig(**settings["training"])
     return asdict(model) | asdict(training) | {name: settings[name] for name in EVERY}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run by name: a preset, a case, a seed; and a learning rate or a precision where they are not the usual ones.
+    """One run by name: a preset, a case, a seed; and a learning rate or a precision where they are
+    not the usual ones.
 
-    The usual rate is the case's own, the usual precision the best that the device has natively. ValueError names what is impossible.
+    The usual rate is the case's own, the usual precision the best that the device has natively.
+    ValueError names what is impossible.
     """
 
     preset: str
@@ -68,7 +72,9 @@ class Job:
         }
 
     def path(self, folder):
-        """Where its record lies: preset/case/seed-0.json.xz, with what is not usual named after the case."""
+        """Where its record lies: preset/case/seed-0.json.xz, with what is not usual named after the
+        case.
+        """
         rate = "" if self.learning_rate is None else f"-rate-{self.learning_rate}"
         precision = "" if self.precision is None else f"-{self.precision}"
         place = Path(folder) / self.preset / f"{self.case}{rate}{precision}"
@@ -76,7 +82,9 @@ class Job:
 
     @classmethod
     def at(cls, path):
-        """The job whose record lies at a path, below any folder. ValueError for a path that is no job's."""
+        """The job whose record lies at a path, below any folder. ValueError for a path that is no
+        job's.
+        """
         whole = Path(path).absolute()
         found = PLACE.fullmatch("/".join(whole.parts[-3:]))
         with suppress(ValueError):

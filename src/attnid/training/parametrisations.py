@@ -1,6 +1,8 @@
-"""GPTs whose attention computes the same functions from other parameters: none that is idle, or more that are.
+"""GPTs whose attention computes the same functions from other parameters: none that is idle, or
+more that are.
 
-Each starts as the very function that GPT(config, seed) is, so that runs with the same seed can be compared in pairs.
+Each starts as the very function that GPT(config, seed) is, so that runs with the same seed can be
+compared in pairs.
 """
 
 import torch
@@ -13,7 +15,9 @@ from ..network.gpt import GPT, head_weights, set_head_weights
 
 
 class Held(nn.Module):
-    """A tensor some of whose entries, where the mask is true, are held at the values that they have now."""
+    """A tensor some of whose entries, where the mask is true, are held at the values that they have
+    now.
+    """
 
     def __init__(self, mask, values):
         super().__init__()
@@ -25,7 +29,9 @@ class Held(nn.Module):
 
 
 class Factored(nn.Module):
-    """Fused maps (3E, E) whose queries and keys are (I + B) W, head by head, with a trained B (2, H, D, D) that starts at zero."""
+    """Fused maps (3E, E) whose queries and keys are (I + B) W, head by head, with a trained B (2,
+    H, D, D) that starts at zero.
+    """
 
     def __init__(self, heads, head_dim):
         super().__init__()
@@ -37,8 +43,10 @@ class Factored(nn.Module):
 
 
 def canonical_gpt(config, seed=0):
-    """A GPT whose attention layers are in canonical form and stay so: identity blocks, up to a factor, in keys and values, and their
-    biases 0. All other numbers of a layer are trained, and all of these are identified."""
+    """A GPT whose attention layers are in canonical form and stay so: identity blocks, up to a
+    factor, in keys and values, and their biases 0. All other numbers of a layer are trained, and
+    all of these are identified.
+    """
     model = GPT(config, seed)
     layer = Attention(config.n_embd, config.n_head, bias="qkvo" if config.bias else "")
     for number, block in enumerate(model.transformer.h):
@@ -57,7 +65,9 @@ def canonical_gpt(config, seed=0):
 
 
 def factored_gpt(config, seed=0):
-    """A GPT whose query and key maps are products of two trained matrices, D x D and D x E: 2 D^2 more idle numbers for each head."""
+    """A GPT whose query and key maps are products of two trained matrices, D x D and D x E: 2 D^2
+    more idle numbers for each head.
+    """
     model = GPT(config, seed)
     for block in model.transformer.h:
         register_parametrization(
@@ -67,7 +77,8 @@ def factored_gpt(config, seed=0):
 
 
 def _equal_lengths(weights, shared, reading):
-    # scale both factors of a product to one Frobenius norm, as an optimizer with one rate for both expects
+    # scale both factors of a product to one Frobenius norm, as an optimizer with one rate for both
+    # expects
     square = lambda name: weights[name].square().sum((1, 2), keepdim=True)
     scale = (square(reading[0]) / square(shared)) ** 0.25  # (H, 1, 1)
     weights[shared] = weights[shared] * scale

@@ -12,11 +12,13 @@ import torch
 
 
 def for_each(function, items, ended, *, workers=1, seconds=None):
-    """Call function(item) for items in order, each in a process of its own, `workers` at a time, which share this one's threads.
+    """Call function(item) for items in order, each in a process of its own, `workers` at a time,
+    which share this one's threads.
 
-    ended(item, error) is called as each ends, error being "" or what went wrong, the death of the process included; the others
-    go on. After `seconds` no further item starts. An interrupt interrupts the processes and waits until they have ended; a second
-    one kills them. If this process is killed, they end by themselves.
+    ended(item, error) is called as each ends, error being "" or what went wrong, the death of the
+    process included; the others go on. After `seconds` no further item starts. An interrupt
+    interrupts the processes and waits until they have ended; a second one kills them. If this
+    process is killed, they end by themselves.
     """
     waiting, running = list(items), {}
     until = math.inf if seconds is None else time.monotonic() + seconds

@@ -10,10 +10,12 @@ from .trainer import evaluate
 
 
 class Recorder:
-    """What is measured along a run: the head metrics, gradients and step lengths of a step now and then, and the validation loss.
+    """What is measured along a run: the head metrics, gradients and step lengths of a step now and
+    then, and the validation loss.
 
-    Metrics named joint_... are those of weights with their biases as one more column. drift_predicted is what the gradients
-    say that a plain SGD step adds to the joint P - K: eta^2 ||g_Q g_Q^T - g_K g_K^T||_F.
+    Metrics named joint_... are those of weights with their biases as one more column.
+    drift_predicted is what the gradients say that a plain SGD step adds to the joint P - K: eta^2
+    ||g_Q g_Q^T - g_K g_K^T||_F.
     """
 
     def __init__(self, case, preset, corpus, settings, origin):
@@ -69,7 +71,9 @@ class Recorder:
 
     @property
     def provenance(self):
-        """Where the run comes from, its seconds of all sittings, and `earlier`, the provenance of sittings under other circumstances."""
+        """Where the run comes from, its seconds of all sittings, and `earlier`, the provenance of
+        sittings under other circumstances.
+        """
         *earlier, last = self.origins
         return last | {"seconds": round(self.seconds, 1), "earlier": earlier}
 

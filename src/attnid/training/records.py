@@ -1,4 +1,6 @@
-"""Records of training runs: one small file each, written whole, with all that it takes to know where it comes from."""
+"""Records of training runs: one small file each, written whole, with all that it takes to know
+where it comes from.
+"""
 
 import json
 import lzma
@@ -40,10 +42,12 @@ FIELDS["validation"] = dict.fromkeys(("step", "loss", "error"), list)
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One run. `heads` maps a metric to an array (measured steps, layers, H), `step` (measured steps,) says when.
+    """One run. `heads` maps a metric to an array (measured steps, layers, H), `step` (measured
+    steps,) says when.
 
-    loss (steps,): the loss of each step's batch, in nats per token. validation: {"step", "loss", "error"}, each an array.
-    settings: every setting of the model, the training and the case. provenance: commit, data, versions, machine, seconds.
+    loss (steps,): the loss of each step's batch, in nats per token. validation: {"step", "loss",
+    "error"}, each an array. settings: every setting of the model, the training and the case.
+    provenance: commit, data, versions, machine, seconds.
     """
 
     preset: str
@@ -67,10 +71,12 @@ class Record:
         return f"validation loss {self.final_loss:.4f}, {self.provenance['seconds']:.0f} s"
 
     def dataset(self):
-        """The numbers as an xarray.Dataset with named axes, and the settings by name as its attributes.
+        """The numbers as an xarray.Dataset with named axes, and the settings by name as its
+        attributes.
 
-        The metrics of heads have axes (step, layer, head); loss has (training_step,); validation_loss and validation_error,
-        in nats per token, have (validation_step,). The seed is a coordinate.
+        The metrics of heads have axes (step, layer, head); loss has (training_step,);
+        validation_loss and validation_error, in nats per token, have (validation_step,). The seed
+        is a coordinate.
         """
         import xarray
 
@@ -107,9 +113,11 @@ def _rounded(name, values):
 
 
 def stack_seeds(records):
-    """The seeds of one run, {seed: Record}, as one xarray.Dataset: as Record.dataset, with the axis seed before the others.
+    """The seeds of one run, {seed: Record}, as one xarray.Dataset: as Record.dataset, with the axis
+    seed before the others.
 
-    Settings that differ between the seeds are no attributes. ValueError without a record, or where their steps or sizes differ.
+    Settings that differ between the seeds are no attributes. ValueError without a record, or where
+    their steps or sizes differ.
 
     >>> runs = read_records("notebooks/results/laptop")
     >>> sgd = stack_seeds(runs["sgd"])
@@ -129,7 +137,9 @@ def stack_seeds(records):
 
 
 def read_record(path):
-    """The record in a file. FileNotFoundError without one, ValueError naming the path, and the field, where it is no record."""
+    """The record in a file. FileNotFoundError without one, ValueError naming the path, and the
+    field, where it is no record.
+    """
     try:
         with lzma.open(path, "rt") as file:
             content = json.load(file)
@@ -151,15 +161,19 @@ def read_record_of(job, path):
 
 
 def record_paths(folder):
-    """The files of all records at or below a folder, in the order of their runs and seeds. ValueError for one of another name."""
+    """The files of all records at or below a folder, in the order of their runs and seeds.
+    ValueError for one of another name.
+    """
     paths = Path(folder).rglob("seed-*.json.xz")
     return sorted(paths, key=lambda path: (path.parent, Job.at(path).seed))
 
 
 def read_records(folder):
-    """Every record below a folder, by where it lies: {"sgd": {seed: Record}} below a preset's folder, seeds in order.
+    """Every record below a folder, by where it lies: {"sgd": {seed: Record}} below a preset's
+    folder, seeds in order.
 
-    ValueError without any, for a file that is no record, and for one that is not of the run that its place names.
+    ValueError without any, for a file that is no record, and for one that is not of the run that
+    its place names.
     """
     paths, found = record_paths(folder), {}
     require(paths, "folder", os.fspath(folder), "holds no records")
@@ -240,7 +254,9 @@ def provenance(corpus, device, precision):
 
 
 def commit():
-    """The commit of the package's own source, with "+" where it has changed since; None outside a checkout."""
+    """The commit of the package's own source, with "+" where it has changed since; None outside a
+    checkout.
+    """
     here = Path(__file__).resolve().parents[1]  # the package
     git = lambda *words: subprocess.run(["git", "-C", here, *words], capture_output=True, text=True)
     try:

@@ -1,4 +1,6 @@
-"""What lets a run go on where it was stopped: the file of its state, and the lock that lets one process at a time make a record."""
+"""What lets a run go on where it was stopped: the file of its state, and the lock that lets one
+process at a time make a record.
+"""
 
 import io
 import os
@@ -17,11 +19,13 @@ from ..files import write_whole
 
 @dataclass
 class Resume:
-    """A file that lets a run go on: written whole every `every` steps, read when the same run starts again.
+    """A file that lets a run go on: written whole every `every` steps, read when the same run
+    starts again.
 
-    carried is whatever else must go on with it: an object with state_dict and load_state_dict, of plain numbers and tensors.
-    settings are more plain values, by name, that must be the same, besides those in Trainer.description. ValueError for a file
-    that is damaged, or holds something else or another run, naming what differs: delete it to start over.
+    carried is whatever else must go on with it: an object with state_dict and load_state_dict, of
+    plain numbers and tensors. settings are more plain values, by name, that must be the same,
+    besides those in Trainer.description. ValueError for a file that is damaged, or holds something
+    else or another run, naming what differs: delete it to start over.
     """
 
     path: str | os.PathLike
@@ -50,7 +54,9 @@ class Resume:
         write_whole(self.path, sha256(buffer.getvalue()).digest() + buffer.getvalue())
 
     def load(self, trainer, history):
-        """Put the trainer, the history and what is carried where the file left them; without a file leave them at the start."""
+        """Put the trainer, the history and what is carried where the file left them; without a file
+        leave them at the start.
+        """
         if not os.path.exists(self.path):
             return
         content, here = Path(self.path).read_bytes(), self._described(trainer)
@@ -83,10 +89,12 @@ class Resume:
 
 @contextmanager
 def held(path, seconds=10):
-    """Hold the making of a file, so that nobody else makes it meanwhile. A process that dies lets go.
+    """Hold the making of a file, so that nobody else makes it meanwhile. A process that dies lets
+    go.
 
-    Who finds another process at it waits until the file is made, ValueError where that takes more than so many seconds. The lock
-    is a hidden file beside the path, which goes once the file is made.
+    Who finds another process at it waits until the file is made, ValueError where that takes more
+    than so many seconds. The lock is a hidden file beside the path, which goes once the file is
+    made.
     """
     lock = Path(path).with_name(f".{Path(path).name}.lock")
     lock.touch()

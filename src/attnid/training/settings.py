@@ -12,10 +12,11 @@ OPTIMIZERS = ("adamw", "sgd")
 class TrainingConfig:
     """The settings of a run; the defaults are nanoGPT's for characters, but for the smaller batch.
 
-    steps, batch_size (sequences per step) and warmup (steps) are counts. learning_rate is reached after the warm-up and
-    falls along a cosine to min_learning_rate (a tenth of it by default) as the run ends. betas are AdamW's; weight_decay
-    acts on matrices and embeddings only. grad_clip is the largest norm of the whole gradient, 0 for none. optimizer is
-    "adamw" or "sgd" (no momentum; its decay is added to the gradient). seed decides the batches and the dropout.
+    steps, batch_size (sequences per step) and warmup (steps) are counts. learning_rate is reached
+    after the warm-up and falls along a cosine to min_learning_rate (a tenth of it by default) as
+    the run ends. betas are AdamW's; weight_decay acts on matrices and embeddings only. grad_clip is
+    the largest norm of the whole gradient, 0 for none. optimizer is "adamw" or "sgd" (no momentum;
+    its decay is added to the gradient). seed decides the batches and the dropout.
 
     Raises ValueError naming the field and the value.
     """
@@ -53,7 +54,9 @@ class TrainingConfig:
 
 
 def learning_rate_at(step, settings):
-    """The learning rate of step 0, 1, ..., settings.steps: a linear warm-up, then half a cosine down to the minimum."""
+    """The learning rate of step 0, 1, ..., settings.steps: a linear warm-up, then half a cosine
+    down to the minimum.
+    """
     low, high = settings.min_learning_rate, settings.learning_rate
     if step < settings.warmup:
         return high * (step + 1) / (settings.warmup + 1)

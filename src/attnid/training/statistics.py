@@ -1,4 +1,6 @@
-"""Statistics over seeds: the unit is the seed, comparisons are paired by seed, and n is part of every answer."""
+"""Statistics over seeds: the unit is the seed, comparisons are paired by seed, and n is part of
+every answer.
+"""
 
 import math
 from typing import NamedTuple
@@ -23,7 +25,9 @@ class Interval(NamedTuple):
 
 
 class Equivalence(NamedTuple):
-    """Two one-sided tests: the mean difference, the larger of the two p, the interval that must lie within the margin, and n."""
+    """Two one-sided tests: the mean difference, the larger of the two p, the interval that must lie
+    within the margin, and n.
+    """
 
     estimate: float
     p: float
@@ -35,8 +39,8 @@ class Equivalence(NamedTuple):
 def t_interval(values, level=0.95):
     """Student's t interval for the mean of values (n,), one per seed. Returns an Interval.
 
-    ValueError for fewer than two values, one that is not finite, or a level outside (0, 1). Normal errors are assumed; equal
-    values give an interval of no width.
+    ValueError for fewer than two values, one that is not finite, or a level outside (0, 1). Normal
+    errors are assumed; equal values give an interval of no width.
     """
     values = _sample("values", values)
     _check_level(level)
@@ -46,10 +50,11 @@ def t_interval(values, level=0.95):
 
 
 def bca_interval(values, statistic=np.mean, level=0.95, *, resamples=9999, seed=0):
-    """Efron's bias-corrected and accelerated bootstrap interval for statistic(values), values (n,). Returns an Interval.
+    """Efron's bias-corrected and accelerated bootstrap interval for statistic(values), values (n,).
+    Returns an Interval.
 
-    The resamples come from a generator of their own, seeded with `seed`. ValueError as for t_interval. Source: Efron (1987),
-    as in scipy.stats.bootstrap.
+    The resamples come from a generator of their own, seeded with `seed`. ValueError as for
+    t_interval. Source: Efron (1987), as in scipy.stats.bootstrap.
     """
     values = _sample("values", values)
     _check_level(level)
@@ -69,7 +74,9 @@ def bca_interval(values, statistic=np.mean, level=0.95, *, resamples=9999, seed=
 
 
 def paired(one, other) -> Float[np.ndarray, "n"]:
-    """Differences one - other of two maps seed -> value, in the order of the seeds. ValueError where the seeds differ."""
+    """Differences one - other of two maps seed -> value, in the order of the seeds. ValueError
+    where the seeds differ.
+    """
     for seed in sorted(set(one) ^ set(other)):
         why = "is in one sample only: a comparison is paired by seed"
         raise ValueError(f"seed={seed!r}: {why}")
@@ -77,7 +84,8 @@ def paired(one, other) -> Float[np.ndarray, "n"]:
 
 
 def sign_flip_p(differences, *, resamples=2**16, seed=0):
-    """Two-sided p of differences (n,) that are as likely either way round, from flipping their signs; exact up to n = 16.
+    """Two-sided p of differences (n,) that are as likely either way round, from flipping their
+    signs; exact up to n = 16.
 
     No smaller p than 2 / 2^n is to be had. ValueError as for t_interval.
     """
@@ -94,10 +102,12 @@ def sign_flip_p(differences, *, resamples=2**16, seed=0):
 
 
 def equivalence(differences, margin, alpha=0.05):
-    """Whether the mean of differences (n,) lies within +-margin: two one-sided t tests. Returns an Equivalence.
+    """Whether the mean of differences (n,) lies within +-margin: two one-sided t tests. Returns an
+    Equivalence.
 
-    Its p is below alpha exactly where the interval at level 1 - 2 alpha lies within the margin. A difference that is merely not
-    significant would show nothing. ValueError as for t_interval, or for a margin that is not above 0. Source: Schuirmann (1987).
+    Its p is below alpha exactly where the interval at level 1 - 2 alpha lies within the margin. A
+    difference that is merely not significant would show nothing. ValueError as for t_interval, or
+    for a margin that is not above 0. Source: Schuirmann (1987).
     """
     differences = _sample("differences", differences)
     require(is_finite(margin) and margin > 0, "margin", margin, "must be above 0")
@@ -113,7 +123,9 @@ def equivalence(differences, margin, alpha=0.05):
 
 
 def power_law(x, y):
-    """The exponent a of y = c x^a by least squares in logarithms; x, y (n,), above 0. ValueError otherwise."""
+    """The exponent a of y = c x^a by least squares in logarithms; x, y (n,), above 0. ValueError
+    otherwise.
+    """
     x, y = _sample("x", x), _sample("y", y)
     require(len(x) == len(y), "y", len(y), f"must have as many values as x, {len(x)}")
     for name, values in (("x", x), ("y", y)):

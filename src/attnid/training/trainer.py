@@ -22,7 +22,9 @@ PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 def get_batch(
     tokens: Int[Tensor, "n"], block_size, batch_size, generator
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-    """Random windows of tokens (n,): inputs and next tokens, both (batch_size, block_size). ValueError when n <= block_size."""
+    """Random windows of tokens (n,): inputs and next tokens, both (batch_size, block_size).
+    ValueError when n <= block_size.
+    """
     why = f"must be more tokens than block_size={block_size}"
     require(len(tokens) > block_size, "tokens", len(tokens), why)
     start = torch.randint(len(tokens) - block_size, (batch_size, 1), generator=generator)
@@ -48,12 +50,14 @@ def make_optimizer(model, settings):
 
 
 class Trainer:
-    """A model in training, with its optimizer and loss scaler, the generator of its batches, and the step it has reached.
+    """A model in training, with its optimizer and loss scaler, the generator of its batches, and
+    the step it has reached.
 
-    precision is one of PRECISIONS: the format of the products in a step, "float64" that of the model as a whole. compiled
-    sends the model through torch.compile. `advance` makes one step; `state_dict` is all that a later `load_state_dict`
-    needs to go on with the same numbers, the global generators (which draw the dropout) included. ValueError when
-    the corpus has more characters than the model has tokens, or for another precision.
+    precision is one of PRECISIONS: the format of the products in a step, "float64" that of the
+    model as a whole. compiled sends the model through torch.compile. `advance` makes one step;
+    `state_dict` is all that a later `load_state_dict` needs to go on with the same numbers, the
+    global generators (which draw the dropout) included. ValueError when the corpus has more
+    characters than the model has tokens, or for another precision.
     """
 
     def __init__(self, model, corpus, settings, *, precision="float32", compiled=False):
@@ -69,9 +73,11 @@ class Trainer:
         self.step = 0
 
     def advance(self):
-        """One step: the loss of its batch before it, in nats per token. The gradients, clipped, stay in place.
+        """One step: the loss of its batch before it, in nats per token. The gradients, clipped,
+        stay in place.
 
-        ArithmeticError for a loss that is not finite, before a weight moves; ValueError for a corpus that is not longer than a block.
+        ArithmeticError for a loss that is not finite, before a weight moves; ValueError for a
+        corpus that is not longer than a block.
         """
         settings, device, T = self.settings, _device(self.model), self.model.config.block_size
         for group in self.optimizer.param_groups:
@@ -141,16 +147,19 @@ def train(
     precision="float32",
     compiled=False,
 ):
-    """Train the model in place on corpus.train. Returns the history: {"step": [...], "loss": [...]}.
+    """Train the model in place on corpus.train. Returns the history: {"step": [...], "loss":
+    [...]}.
 
-    loss[i] is the loss in nats per token of the batch of step[i], before that step. before_step(step, model) is called before
-    each step, and on_step(step, loss, model, optimizer) after it, its (clipped) gradients still in place; both may evaluate,
-    and on_step may move weights, without changing the batches. resume is a Resume: a run that was killed goes on
-    where its file left it, and says so on stderr. precision and compiled are as in Trainer.
+    loss[i] is the loss in nats per token of the batch of step[i], before that step.
+    before_step(step, model) is called before each step, and on_step(step, loss, model, optimizer)
+    after it, its (clipped) gradients still in place; both may evaluate, and on_step may move
+    weights, without changing the batches. resume is a Resume: a run that was killed goes on where
+    its file left it, and says so on stderr. precision and compiled are as in Trainer.
 
-    The same seed gives the same run, bit for bit on one machine with one number of threads, stopped in between or not, and to
-    rounding with another number of threads or elsewhere. The global generator and the model's mode are left as they were, also
-    by an error or an interrupt. Raises what Trainer and Resume raise.
+    The same seed gives the same run, bit for bit on one machine with one number of threads, stopped
+    in between or not, and to rounding with another number of threads or elsewhere. The global
+    generator and the model's mode are left as they were, also by an error or an interrupt. Raises
+    what Trainer and Resume raise.
     """
     trainer = Trainer(model, corpus, settings, precision=precision, compiled=compiled)
     history, was_training = {"step": [], "loss": []}, model.training
@@ -178,7 +187,9 @@ def train(
 
 
 class Progress:
-    """Steps done, loss and time left, on a terminal only: nothing of this gets into a stored output."""
+    """Steps done, loss and time left, on a terminal only: nothing of this gets into a stored
+    output.
+    """
 
     def __init__(self, steps, done=0):
         self.steps, self.first, self.start = steps, done, time.monotonic()
@@ -195,7 +206,7 @@ class Progress:
 
 
 class Evaluation(NamedTuple):
-    """loss: the mean in nats per token; error: its standard error, from the spread between windows."""
+    """loss: the mean, nats per token; error: its standard error, by the spread of windows."""
 
     loss: float
     error: float
@@ -205,11 +216,13 @@ class Evaluation(NamedTuple):
 def evaluate(
     model, tokens: Int[Tensor, "n"], *, batches=20, batch_size=64, context=0, seed=0
 ) -> Evaluation:
-    """Loss of the model, without dropout, on `batches` batches of random windows of tokens (n,). Returns an Evaluation.
+    """Loss of the model, without dropout, on `batches` batches of random windows of tokens (n,).
+    Returns an Evaluation.
 
-    Only positions with at least `context` earlier tokens in their window count, so that a model which needs the past is not
-    judged on a place where it has none. The windows come from a generator of their own, seeded with `seed`, and the
-    model is left in the mode it was in. ValueError for a context that is not below block_size, or too few tokens.
+    Only positions with at least `context` earlier tokens in their window count, so that a model
+    which needs the past is not judged on a place where it has none. The windows come from a
+    generator of their own, seeded with `seed`, and the model is left in the mode it was in.
+    ValueError for a context that is not below block_size, or too few tokens.
     """
     T, was_training = model.config.block_size, model.training
     generator = torch.Generator().manual_seed(seed)
