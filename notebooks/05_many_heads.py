@@ -630,13 +630,13 @@ print("D = 3, E = 6, and 1, 2, 4 heads:", shares)
 #
 # | Layer | Products seen | $(d, a, b)$ | Unidentified | Needed |
 # |---|---|---|---|---|
-# | $H$ heads, this chapter | $M_h = (W_K^h)^\top W_Q^h$ | $(D, E, E)$ | $H\, \ell = H D^2$ if $D \le E$ | $N_h \ne 0$, the $M_h$ differ; 3 tokens, or 2 if the $\pm M_h$ differ |
+# | $H$ heads, this chapter | $M_h = (W_K^h)^\top W_Q^h$ | $(D, E, E)$ | $H\, \ell = H D^2$ if $D \le E$ | $N_h \ne 0$, the $M_h$ differ; pairs of tokens, if the $\pm M_h$ do |
 # | | $N_h = W_O^h W_V^h$ | $(C, E, E)$ | $H\, \ell = H C^2$ if $C \le E$ | the same |
 # | biases, {doc}`06_biases` | $(M_h \; c_h) = (W_K^h)^\top (W_Q^h \; b_Q^h)$ | $(D, E, E + 1)$ | $H\, \ell = H D^2$ if $D \le E$ | $N_h \ne 0$, the $(M_h, c_h)$ differ |
 # | | none of $b_K$; $\sum_h W_O^h b_V^h + b_O$ | | $HD + HC$ | nothing turns or sees a common shift; attention sums to one |
 # | centred inputs, {doc}`06_biases` | $M_h$ and $N_h$ on the $E - 1$ dimensions met | $(D, E - 1, E - 1)$, $(C, E - 1, E)$ | $\sum \ell + H(2D + C)$ | as without |
-# | wide heads, {doc}`07_wider_heads` | $M_h$, $N_h$ | $D, C \ge E$ | $H (2DE - E^2)$, $H (2CE - E^2)$ | as above |
-# | rotary, {doc}`08_rotary_positions` | for each frequency, of $m$ planes, a complex product | $(m, E, E)$ | $2 H \ell$ real numbers; $HD$ in all for $D/2$ frequencies | distances enough |
+# | wide heads, {doc}`07_wider_heads` | $M_h$, $N_h$ | $(D, E, E)$, $(C, E, E)$ | $H (2DE - E^2)$, $H (2CE - E^2)$ if $D, C \ge E$ | as above |
+# | rotary, {doc}`08_rotary_positions` | for each frequency, of $m$ planes, a complex product | $(m, E, E)$ | $2 H \ell$ real numbers; $HD$ in all for $D/2$ frequencies | sequences of every length |
 # | groups, {doc}`09_grouped_queries` | $W_K^\top (W_Q^1 \cdots W_Q^J)$, and the $W_O^j W_V$ stacked | $(D, E, JE)$, $(C, JE, E)$ | $G D^2$, $G C^2$ if $D, C \le E$ | as above, with $J = H/G$ |
 #
 # A layer that is several of these at once has the products of all: rotary groups, for example, have $(m, E, JE)$. We run a line of each.
@@ -693,7 +693,8 @@ assert (H, 768 // H, share(H)) == (64, 12, Fraction(127, 128))
 # With two tokens $\sigma(-z) = 1 - \sigma(z)$, and $\sigma'$ is even. The poles tell us that $\dot N_1 - \dot N_2 = 0$, and with the other heads
 # gone $\sum_h \dot N_h = 0$ says $\dot N_1 + \dot N_2 = 0$; so both vanish. For the scores, what is left is $\dot a_1 N_1 u + \dot a_2 N_2 u
 # = 0$. If $N_1 u$ and $N_2 u$ are linearly independent for almost all $u$, nothing is missed. If $N_2 = N_1$, every $\dot M_2 = -\dot M_1$
-# is: $D(2E - D)$ directions, since $M_1$ and $-M_1$ can move alike. A third token brings them back, by part 1.
+# is: $D(2E - D)$ directions, since $M_1$ and $-M_1$ can move alike. Longer
+# sequences bring them back, by part 1; three tokens are enough here.
 # ```
 
 # %% tags=["hide-cell"]

@@ -76,7 +76,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # 1. the outputs do not depend on $b_K$, and the gradient of any loss with respect to it is zero;
 # 2. the query and key parameters of a head act through the matrix $M = W_K^\top W_Q$ and the vector $c = W_K^\top b_Q \in \mathbb{R}^E$ alone. Both are
 #    determined by the outputs, and are kept to first order by every unidentified direction, in a head with $W_O W_V \ne 0$, and in each head of a layer
-#    where all $W_O^h W_V^h \ne 0$ and no two heads have the same $M$ and $c$;
+#    where all $W_O^h W_V^h \ne 0$ and no two heads have the same $M$ and $c$ (up to the order of the heads);
 # 3. if $W_Q$ and $W_K$ have rank $D$, a head $(W_Q', b_Q', W_K')$ has the same $M$ and $c$ only if it is $(S W_Q, S b_Q, S^{-\top} W_K)$ for
 #    a nonsingular $S$.
 # ```
@@ -107,7 +107,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # $\lVert x \rVert^2 = E$. Let the columns of $B \in \mathbb{R}^{E \times (E - 1)}$ be a basis of the vectors with mean zero.
 #
 # 1. Multiples of $\mathbf{1}^\top$ can be added to all rows of $W_Q$, $W_K$ and $W_V$.
-# 2. With $B^\top M_h B$, $B^\top c_h$ and $N_h B$ in the place of $M_h$, $c_h$ and $N_h$, {prf:ref}`lem-heads-apart` (1) holds.
+# 2. With $B^\top M_h B$, $B^\top c_h$ and $N_h B$ in the place of $M_h$, $c_h$ and $N_h$, also in its hypotheses, {prf:ref}`lem-heads-apart` (1) holds.
 # 3. Without biases and at generic weights, more directions are unidentified than with free inputs, by
 #
 #    $$
@@ -172,7 +172,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # ## The same symbols in code
 #
-# A layer of three heads with $E = 12$, $D = C = 4$ and all four biases, and a way to say how far two outputs are apart.
+# A layer of three heads with $E = 12$, $D = C = 4$ and all four biases.
 
 # %%
 from dataclasses import replace
