@@ -799,7 +799,9 @@ explicit = {
     "drift": (imbalance(after) - (P - K)).norm(),
 }
 ours = head_metrics(W_Q, W_K, W_Q + dQ, W_K + dK)
-check("beta-tau-mu", **{m: abs(ours[m] / explicit[m] - 1) for m in explicit})
+error = {metric: abs(ours[metric] / explicit[metric] - 1) for metric in explicit}
+check("beta-tau-mu", beta=error["beta"], tau=error["tau"])
+check("beta-tau-mu", mu=error["mu"], drift=error["drift"])
 
 # %% [markdown]
 # Solve $S P + K S = Z$ with a skew $Z$ and step along $(S W_Q, -S^\top W_K)$. All of the step is null, $\rho = 1$; nothing of it shows in

@@ -567,8 +567,8 @@ check("rebalancing", rounded_once=once)
 
 # %% [markdown]
 # Two errors grow in proportion to $\kappa(S)$, from 10 to $10^4$, and rebalancing done with care has neither. Applying $S$ in a short format
-# loses about $\kappa(S)/5$ rounding units. And *storing* unbalanced weights in the first place loses about $\kappa(S)/9$: a rounding error in
-# $W_Q$ is multiplied by the size of $W_K$, and by {prf:ref}`prop-least-norm` the balanced pair has the smallest factors for its product. In
+# loses about $\kappa(S)/6$ rounding units. And *storing* unbalanced weights in the first place loses about $\kappa(S)/10$: a rounding error
+# in $W_Q$ is multiplied by the size of $W_K$, and by {prf:ref}`prop-least-norm` the balanced pair has the smallest factors for its product. In
 # bfloat16 weights with $\kappa(S) = 100$ have lost some ten rounding units of $M$ before anybody rebalances; rounding the balanced pair
 # loses less than one.
 #
