@@ -10,6 +10,7 @@ and `by` an expression that stands in its place while the chapter runs (`torch` 
 import ast
 import importlib
 import os
+import symtable
 import tomllib
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir, contextmanager, redirect_stdout
@@ -67,25 +68,34 @@ class Unasserted(ast.NodeTransformer):
         return ast.copy_location(ast.Pass(), node)
 
 
-def bound(tree):
-    """The names that a cell gives a value, or changes: by assignment, definition or import, or as arguments of a bare call."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            yield node.id
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield node.name
-        elif isinstance(node, ast.alias):
-            yield (node.asname or node.name).split(".")[0]
-        elif isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-            yield from used(node.value)
+def read(table):
+    """The names of a cell's own level that its code reads, in functions and comprehensions too."""
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (symbol.is_global() or table.get_type() == "module"):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from read(inner)
+
+
+def changed(statements):
+    """The names that a cell changes in place: part of a value assigned, or an argument of a call whose value nobody takes."""
+    for node in statements:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             if ast.unparse(node.value.func).split(".")[0] not in ("print", "figures", "check"):
-                yield from used(node.value)
+                yield from (n.id for n in ast.walk(node.value) if isinstance(n, ast.Name))
+        yield from changed(getattr(node, "body", []))
 
 
-def used(tree):
-    """The names that code reads."""
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+def bound(cell):
+    """The names that a cell gives a value, or changes."""
+    symbols = symtable.symtable(cell, "cell", "exec").get_symbols()
+    given = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+    return given | set(changed(ast.parse(cell).body))
 
 
 def asks(tree, row):
@@ -101,11 +111,10 @@ def asks(tree, row):
 
 def needed(cells, row):
     """The cells that check a row, and those before them from which their names come, in order."""
-    trees = [ast.parse(cell) for cell in cells]
     names, kept = set(), []
-    for cell, tree in reversed(list(zip(cells, trees))):
-        if asks(tree, row) or names & set(bound(tree)):
-            names |= used(tree)
+    for cell in reversed(cells):
+        if asks(ast.parse(cell), row) or names & bound(cell):
+            names |= set(read(symtable.symtable(cell, "cell", "exec")))
             kept.append(cell)
     return kept[::-1]
 

@@ -58,7 +58,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # 3. The rule {eq}`eq-canonical-layer` sets $H (D^2 + C^2 + D + C)$ numbers, which is how many are unidentified at generic weights.
 # ```
 #
-# So canonical weights are coordinates of the function wherever its heads can be told apart. (That they can, at generic weights, is {prf:ref}`lem-heads-apart`, proved there without biases; with them, the rank below shows it.) The columns are ours to choose, and in exact arithmetic any will do. In a computer weights are rounded,
+# So canonical weights are coordinates of the function wherever its heads can be told apart. (That they can, at generic weights, is {prf:ref}`lem-heads-apart`, proved there, with biases; the rank below agrees.) The columns are ours to choose, and in exact arithmetic any will do. In a computer weights are rounded,
 # each by its own relative error, and then the gauge matters:
 #
 # ```{prf:proposition} The gauge that rounds best
