@@ -137,7 +137,7 @@ def columns_S(K):
 
 
 def canonical_pair(K, Q):
-    """The pair of the same product with columns S of K, made I; they need an inverse."""
+    """The pair of the same product with the columns S of K made I."""
     return columns_S(K).inv() * K, columns_S(K).transpose() * Q
 
 
