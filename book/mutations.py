@@ -11,6 +11,7 @@ import ast
 import importlib
 import os
 import symtable
+import sys
 import tomllib
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir, contextmanager, redirect_stdout
@@ -21,13 +22,16 @@ from pathlib import Path
 
 import torch
 from made import keep
-from pairing import NOTEBOOKS, read_source
 
 from attnid.claims import LEDGER, ClaimFails
 from attnid.training import records
 
-records.read_record = cache(records.read_record)  # each record once, for all mutations
 BOOK = Path(__file__).resolve().parent
+sys.path.append(str(BOOK.parent / "notebooks"))
+
+from pairing import NOTEBOOKS, read_source  # noqa: E402
+
+records.read_record = cache(records.read_record)  # each record once, for all mutations
 CHAPTER = {claim.id: claim.chapter for claim in LEDGER}
 HEAD = """# Checks that can fail
 

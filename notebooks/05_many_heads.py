@@ -628,16 +628,19 @@ print("D = 3, E = 6, and 1, 2, 4 heads:", shares)
 #
 # which is $d^2$ where $d$ is the smallest of the three.
 #
-# | Layer | Products seen | $(d, a, b)$ | Unidentified | Needed |
-# |---|---|---|---|---|
-# | $H$ heads, this chapter | $M_h = (W_K^h)^\top W_Q^h$ | $(D, E, E)$ | $H\, \ell = H D^2$ if $D \le E$ | $N_h \ne 0$, the $M_h$ differ; pairs of tokens, if the $\pm M_h$ do |
-# | | $N_h = W_O^h W_V^h$ | $(C, E, E)$ | $H\, \ell = H C^2$ if $C \le E$ | the same |
-# | biases, {doc}`06_biases` | $(M_h \; c_h) = (W_K^h)^\top (W_Q^h \; b_Q^h)$ | $(D, E, E + 1)$ | $H\, \ell = H D^2$ if $D \le E$ | $N_h \ne 0$, the $(M_h, c_h)$ differ |
-# | | none of $b_K$; $\sum_h W_O^h b_V^h + b_O$ | | $HD + HC$ | nothing turns or sees a common shift; attention sums to one |
-# | centred inputs, {doc}`06_biases` | $M_h$ and $N_h$ on the $E - 1$ dimensions met | $(D, E - 1, E - 1)$, $(C, E - 1, E)$ | $\sum \ell + H(2D + C)$ | as without |
-# | wide heads, {doc}`07_wider_heads` | $M_h$, $N_h$ | $(D, E, E)$, $(C, E, E)$ | $H (2DE - E^2)$, $H (2CE - E^2)$ if $D, C \ge E$ | as above |
-# | rotary, {doc}`08_rotary_positions` | for each frequency, of $m$ planes, a complex product | $(m, E, E)$ | $2 H \ell$ real numbers; $HD$ in all for $D/2$ frequencies | sequences of every length |
-# | groups, {doc}`09_grouped_queries` | $W_K^\top (W_Q^1 \cdots W_Q^J)$, and the $W_O^j W_V$ stacked | $(D, E, JE)$, $(C, JE, E)$ | $G D^2$, $G C^2$ if $D, C \le E$ | as above, with $J = H/G$ |
+# | Layer | Products seen | $(d, a, b)$ | Unidentified |
+# |---|---|---|---|
+# | $H$ heads, this chapter | $M_h = (W_K^h)^\top W_Q^h$ | $(D, E, E)$ | $H\, \ell = H D^2$ if $D \le E$ |
+# | | $N_h = W_O^h W_V^h$ | $(C, E, E)$ | $H\, \ell = H C^2$ if $C \le E$ |
+# | biases, {doc}`06_biases` | $(M_h \; c_h) = (W_K^h)^\top (W_Q^h \; b_Q^h)$ | $(D, E, E + 1)$ | $H\, \ell = H D^2$ if $D \le E$ |
+# | | $\sum_h W_O^h b_V^h + b_O$; nothing of $b_K$ | | $HD + HC$ |
+# | centred inputs, {doc}`06_biases` | $M_h$ and $N_h$ on the $E - 1$ dimensions met | $(D, E - 1, E - 1)$, $(C, E - 1, E)$ | $\sum \ell + H(2D + C)$ |
+# | wide heads, {doc}`07_wider_heads` | $M_h$, $N_h$ | $(D, E, E)$, $(C, E, E)$ | $H (2DE - E^2)$, $H (2CE - E^2)$ if $D, C \ge E$ |
+# | rotary, {doc}`08_rotary_positions` | for each frequency, of $m$ planes, a complex product | $(m, E, E)$ | $2 H \ell$; $HD$ for $D/2$ frequencies |
+# | groups, {doc}`09_grouped_queries` | $W_K^\top (W_Q^1 \cdots W_Q^J)$; the $W_O^j W_V$, stacked | $(D, E, JE)$, $(C, JE, E)$ | $G D^2$, $G C^2$ if $D, C \le E$ |
+#
+# Each line needs $N_h \ne 0$, and $M_h$ that differ (with pairs of tokens alone, that also differ from each other's opposites); with biases the $(M_h, c_h)$ must. The line
+# of $HD + HC$ needs that nothing turns or sees a common shift of scores, and that attention sums to one; rotary heads need sequences of every length; $J$ is $H/G$.
 #
 # A layer that is several of these at once has the products of all: rotary groups, for example, have $(m, E, JE)$. We run a line of each.
 

@@ -11,6 +11,8 @@ import frame
 import pytest
 
 PAGES = ["book/intro", *(page for part in frame.contents().values() for page in part)]
+SCROLLING_CODE = """[...document.querySelectorAll("div.highlight pre, div.output pre")]
+    .filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.textContent.slice(0, 60))"""
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
 PAGE_BYTES, BOOK_BYTES = 1_000_000, 40_000_000
 VISIBLE_JUMP = 0.02  # cumulative layout shift, 0 to 1; browsers call 0.1 good
@@ -77,6 +79,7 @@ def look(chromium, site, page):
         "asked": window.asked,
         "shift": window.evaluate(SHIFT),
         "equations": window.evaluate(EQUATIONS),
+        "scrolling code": window.evaluate(SCROLLING_CODE),
     }
     window.set_viewport_size(NARROW)
     window.evaluate(SETTLED)
@@ -119,6 +122,10 @@ def test_the_console_is_silent(seen):
 
 def test_every_equation_is_set(seen):
     assert seen["equations"]["unset"] == [] and seen["equations"]["wrong"] == []
+
+
+def test_no_box_of_code_or_output_scrolls_sideways(seen):
+    assert seen["scrolling code"] == []
 
 
 def test_nothing_jumps(seen):
