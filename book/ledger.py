@@ -94,7 +94,9 @@ def target(claim):
 def kinds(claim):
     """How many checks of each kind a row has, in words."""
     have = [check.kind for check in claim.checks.values()]
-    return ", ".join(f"{have.count(kind)} {kind}" for kind in KINDS if kind in have) or "–"
+    plural = {"measurement": "measurements", "identity": "identities", "arithmetic": "arithmetic"}
+    word = lambda kind: kind if have.count(kind) == 1 else plural[kind]
+    return ", ".join(f"{have.count(kind)} {word(kind)}" for kind in KINDS if kind in have) or "–"
 
 
 def overview(claims):
