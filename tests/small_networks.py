@@ -30,9 +30,9 @@ def tokens(config, batch=4, length=None, seed=5):
     )
 
 
-def relative_changes(config, parameters, directions, x):
-    """Norms of the log-probabilities' derivative along each direction, for unit directions, over that along a random one."""
-    network, rows = Network(config), flatten(config, directions)
+def changes_at(config, parameters, x):
+    """Of directions, the norms of the log-probabilities' derivative along each, for unit directions, over that along a random one."""
+    network = Network(config)
     derivative = lambda direction: torch.func.jvp(
         lambda p: network(p, x), (parameters,), (direction,)
     )[1]
@@ -44,8 +44,8 @@ def relative_changes(config, parameters, directions, x):
     usual = (
         derivative(anywhere).norm() / sum(part.square().sum() for part in anywhere.values()).sqrt()
     )
-    return (
+    return lambda directions: (
         torch.func.vmap(derivative, chunk_size=32)(directions).flatten(1).norm(dim=1)
-        / rows.norm(dim=1)
+        / flatten(config, directions).norm(dim=1)
         / usual
     )

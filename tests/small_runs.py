@@ -24,9 +24,20 @@ L, H, D, E = 2, 2, 8, 16
 GOOD, BAD = Job("smoke", "sgd"), Job("smoke", "sgd", learning_rate=1e30)
 
 
-def recorded(case, preset=TINY, precision="float32", look=None, **training):
-    """A recorder that has followed a run in this process, and the losses. look(step, model, recorder) is called after each step."""
-    settings = replace(Job("smoke", case).training(), **preset.training | training)
+MADE = {}  # what recorded has returned, by what it was asked
+
+
+def recorded(case, preset=TINY, precision="float32"):
+    """A recorder that has followed a run in this process, and the losses; made once in a process, and not to be changed."""
+    asked = repr((CASES[case], preset, precision))
+    if asked not in MADE:
+        MADE[asked] = watched(case, preset, precision)
+    return MADE[asked]
+
+
+def watched(case, preset=TINY, precision="float32", look=None):
+    """The same, made anew. look(step, model, recorder) is called after each step."""
+    settings = replace(Job("smoke", case).training(), **preset.training)
     recorder, model = Recorder(CASES[case], preset, CORPUS, settings, {}), GPT(CONFIG)
 
     def on_step(step, loss, model, optimizer):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_runs import CONFIG, TINY, D, E, H, L, recorded
+from small_runs import CONFIG, TINY, D, E, H, L, recorded, watched
 
 from attnid.layer.metrics import head_metrics
 from attnid.network.gpt import GPT
@@ -29,7 +29,7 @@ def test_head_metrics_are_those_of_weights_saved_by_hand():
     def look(step, model, recorder):
         saved[step] = by_hand(model)
 
-    recorder, _ = recorded("moved", look=look)
+    recorder, _ = watched("moved", look=look)
     saved[-1] = by_hand(GPT(CONFIG))
     assert recorder.step == list(range(0, 40, 4))
     for i, step in enumerate(recorder.step):
@@ -62,7 +62,7 @@ def test_gradients_are_those_of_each_head():
                 (c_attn.weight.grad[rows].norm().item(), c_attn.bias.grad[rows].norm().item())
             )
 
-    recorder, _ = recorded("adamw", look=look)
+    recorder, _ = watched("adamw", look=look)
     for part, name in enumerate(("gradient_W_K", "gradient_b_K")):
         assert np.array(recorder.heads[name])[:, 1, 1] == pytest.approx(
             [pair[part] for pair in found], rel=1e-5
