@@ -5,6 +5,8 @@ import sys
 import torch
 from torch import nn
 
+from attnid.models.architectures import read_architecture
+
 BIG = {
     "hidden_size": 12,
     "num_attention_heads": 4,
@@ -357,3 +359,10 @@ def spectrum(layer, embed_dim, *, seed=1, length=10):
     return torch.linalg.svdvals(
         torch.cat([scale[name] * J[name].flatten(0, 2).flatten(1) for name in parameters], 1)
     )
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+
+
+def layer_of(config, kind):
+    return dict(read_architecture(config).layers)[kind]

@@ -14,7 +14,12 @@ OLDER = {
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "OPENBLAS_CORETYPE": "Nehalem",
 }
-NUMERICAL = ("tests/layer", "tests/network/test_gpt.py", "tests/training/test_experiments.py")
+TRAINING = ("cases", "experiments", "recorder")
+NUMERICAL = (
+    "tests/layer",
+    "tests/network/test_gpt.py",
+    *(f"tests/training/test_{name}.py" for name in TRAINING),
+)
 
 
 def older(*command):

@@ -1,4 +1,4 @@
-"""The rooms of the package: which may import which, the public names, and one style."""
+"""The rooms of the package: which may import which, a test file for each module, the public names, and one style."""
 
 import ast
 import subprocess
@@ -42,6 +42,28 @@ def test_one_style():
     for arguments in (("format", "--check", "--diff"), ("check", "--output-format", "concise")):
         found = tool("ruff", *arguments, "src", "tests", "book")
         assert found.returncode == 0, found.stdout[-3000:]
+
+
+def modules():
+    """The modules of the package, without those that only make a folder a package: room/name, or name for those above the rooms."""
+    package = Path(attnid.__file__).parent
+    found = (path.relative_to(package).with_suffix("") for path in package.rglob("*.py"))
+    return {path for path in found if path.name != "__init__"}
+
+
+def test_each_module_has_a_test_file_and_each_test_file_of_a_room_a_module():
+    tested = {path: path.with_name(f"test_{path.name.strip('_')}.py") for path in modules()}
+    untested = [
+        f"{path}.py" for path, test in tested.items() if not (ROOT / "tests" / test).is_file()
+    ]
+    assert not untested, "without a test file of its own"
+    rooms = {path.parent for path in modules() if path.parent.name}
+    there = {
+        test.relative_to(ROOT / "tests")
+        for room in rooms
+        for test in (ROOT / "tests" / room).glob("test_*.py")
+    }
+    assert len(rooms) == 6 and not there - set(tested.values()), "a test file without a module"
 
 
 @pytest.mark.parametrize("name", attnid.__all__)

@@ -1,9 +1,12 @@
 """Models of transformers with two small layers and random weights, in memory and as folders on disk."""
 
+import pytest
 import real_layers as real
 import torch
 
+from attnid.models import reduction
 from attnid.models.layouts import LAYOUTS
+from attnid.models.reduction import reduce_checkpoint
 
 DECODERS = {"vocab_size": 30, "max_position_embeddings": 32}
 # id -> configuration, of every family whose weights are read
@@ -66,3 +69,13 @@ def outputs(model):
 def away(new, old):
     """Largest change of outputs, relative to the largest."""
     return float((new - old).abs().max() / old.abs().max())
+
+
+def reduced(folder, out):
+    return reduce_checkpoint(folder, out, tolerance=1e-4)
+
+
+def no_work(monkeypatch):
+    monkeypatch.setattr(
+        reduction, "_reduce_layer", lambda *words: pytest.fail("work before the check")
+    )

@@ -139,20 +139,3 @@ def test_many_planes_are_counted_in_time():
     start = time.process_time()
     assert count(attention).terms["query-key maps"] > 0
     assert time.process_time() - start < 2
-
-
-def test_too_many_wide_heads_are_refused_before_anything_is_drawn(monkeypatch):
-    monkeypatch.setattr(torch, "randn", None)
-    with pytest.raises(ValueError, match="qk_norm='layer_gain'.*too many to look through"):
-        count(Attention(8192, 64, head_dim=256, qk_norm="layer_gain"))
-
-
-@pytest.mark.parametrize("rank", [None, 3])
-def test_latent_attention_is_counted_and_measured(rank):
-    latent = LatentAttention(6, 2, np.int64(4), np.int32(2), rotary=(1.0,), query_rank=rank)
-    measured = measure(latent, seed=np.int64(1))
-    assert count(latent).unidentified == measured.nullity and measured.gap > 1e6
-    with pytest.raises(ValueError, match="W_K"):
-        measure(latent, parameters=latent.random_parameters() | {"W_K": None})
-    with pytest.raises(ValueError, match="too many to measure"):
-        measure(LatentAttention(512, 8, 64, 64))

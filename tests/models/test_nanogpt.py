@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from network.test_gpt import CONFIG, randomised, tokens
+from small_gpts import CONFIG, randomised, tokens
 
 from attnid.models.nanogpt import load_nanogpt, read_nanogpt
 from attnid.network.gpt import GPT, GPTConfig

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tiny_models as tiny
 import torch
-from network.test_gpt import randomised, tokens
 from safetensors.torch import load_file, save_file
+from small_gpts import randomised, tokens
 
 from attnid.layer.canonical import FORMS
 from attnid.models.folders import open_model

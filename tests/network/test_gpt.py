@@ -1,32 +1,13 @@
-"""The model: nanoGPT's names and shapes, its own generator, its checkpoints, and one head at a time."""
+"""The model: nanoGPT's names and shapes, its own generator, its forward pass, and one head at a time."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_gpts import CONFIG, randomised, tokens
 
 from attnid.network.gpt import GPT, GPTConfig, head_weights, set_head_weights
-
-CONFIG = GPTConfig(11, 6, 2, 3, 12, bias=True)
-
-
-def tokens(config=CONFIG, batch=2, seed=0):
-    return torch.randint(
-        config.vocab_size, (batch, config.block_size), generator=torch.Generator().manual_seed(seed)
-    )
-
-
-def randomised(config=CONFIG, seed=0, dtype=torch.float64):
-    """A model none of whose parameters is 0 or 1."""
-    model = GPT(config, seed).to(dtype)
-    generator = torch.Generator().manual_seed(seed + 100)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn(p.shape, generator=generator, dtype=dtype), alpha=0.3)
-    return model
-
 
 # ---- names, shapes, sizes
 
@@ -71,29 +52,6 @@ def test_parameter_count_is_nanogpts():
     # nanoGPT reports 10.65M for its Shakespeare model, position embeddings not counted
     model = GPT(GPTConfig(65, 256, 6, 6, 384))
     assert sum(p.numel() for p in model.parameters()) - 256 * 384 == 10_646_784
-
-
-@pytest.mark.parametrize(
-    "field, value",
-    [
-        ("vocab_size", 0),
-        ("block_size", -1),
-        ("n_layer", 1.0),
-        ("n_head", True),
-        ("n_embd", "12"),
-        ("n_embd", 13),
-        ("n_head", 5),
-        ("bias", 1),
-        ("dropout", 1.0),
-        ("dropout", -0.1),
-        ("dropout", math.nan),
-        ("dropout", None),
-    ],
-)
-def test_impossible_config_is_named(field, value):
-    sizes = dict(vocab_size=11, block_size=6, n_layer=2, n_head=3, n_embd=12) | {field: value}
-    with pytest.raises(ValueError, match=f"{field}={value!r}|n_embd=12: .*n_head={value!r}"):
-        GPTConfig(**sizes)
 
 
 # ---- initialisation
@@ -282,9 +240,3 @@ def test_wrong_heads_are_named_and_nothing_is_copied():
     for layer in (-1, 2, 0.0):
         with pytest.raises(ValueError, match=f"layer={layer}"):
             head_weights(model, layer)
-
-
-def test_sizes_of_numpy_do_not_overflow():
-    config = GPTConfig(50257, 1024, 12, np.int32(12), np.int32(49152))
-    assert config.parameters == 350414143488 and type(config.n_embd) is type(config.head_dim) is int
-    assert type(GPTConfig(11, 6, 1, 1, 4, mlp_width=np.int32(3)).mlp_width) is int
