@@ -25,13 +25,15 @@ METHOD = re.compile(r"(\w+)(?= (?:=|<|>|in) )")
 
 LEDGER_HEAD = """# Ledger of claims
 
-Every numbered statement, figure and figure in the text of {cite:t}`morrow2026`, and what came of it here. What was found is what the cells
-of the chapters printed when they were last executed, and the test suite executes them again: `check` compares each number with
-its row and stops where it differs. Each check is *an independent measurement*, which could have come out otherwise; *an identity*, two
-expressions of one value that agree to rounding; or *arithmetic*, a formula evaluated. {doc}`Another page <mutations>` shows for each row that its
-check can fail, and {doc}`a third <formal>` has the proofs that a machine has checked. Counts come from a *formula* (`count`); from *generators*, which follow the formula's list and bound it
-from below, as directions shown to change no output and to be independent; from the *measured* rank (`measure`), which knows of neither and bounds it from
-above; and from the *exact* rank over a prime field, which is that of the products that the lemmas name.
+Every numbered statement, figure and figure in the text of {cite:t}`morrow2026`, and what came of it here.
+
+What was found is what the cells of the chapters printed when they were last executed; the test suite executes them again. `check`
+compares each number with its row, and stops where it differs.
+
+- An independent *measurement* could have come out otherwise; an *identity* is two expressions of one value, to rounding; *arithmetic* is a formula evaluated.
+- Counts come from the *formula* (`count`); from *generators*, which follow its list and bound it from below; from the *measured* rank (`measure`), which knows of
+  neither and bounds it from above; and from the *exact* rank, over a prime field, of what the lemmas say is seen.
+- {doc}`Mutations <mutations>` show for each row that its checks can fail; {doc}`formal proofs <formal>` are those that a machine has checked.
 
 """
 

@@ -634,7 +634,7 @@ print("D = 3, E = 6, and 1, 2, 4 heads:", shares)
 # | | $N_h = W_O^h W_V^h$ | $(C, E, E)$ | $H\, \ell = H C^2$ if $C \le E$ |
 # | biases, {doc}`06_biases` | $(M_h \; c_h) = (W_K^h)^\top (W_Q^h \; b_Q^h)$ | $(D, E, E + 1)$ | $H\, \ell = H D^2$ if $D \le E$ |
 # | | $\sum_h W_O^h b_V^h + b_O$; nothing of $b_K$ | | $HD + HC$ |
-# | centred inputs, {doc}`06_biases` | $M_h$ and $N_h$ on the $E - 1$ dimensions met | $(D, E - 1, E - 1)$, $(C, E - 1, E)$ | $\sum \ell + H(2D + C)$ |
+# | {term}`centred inputs`, {doc}`06_biases` | $M_h$ and $N_h$ on the $E - 1$ dimensions met | $(D, E - 1, E - 1)$, $(C, E - 1, E)$ | $\sum \ell + H(2D + C)$ |
 # | wide heads, {doc}`07_wider_heads` | $M_h$, $N_h$ | $(D, E, E)$, $(C, E, E)$ | $H (2DE - E^2)$, $H (2CE - E^2)$ if $D, C \ge E$ |
 # | rotary, {doc}`08_rotary_positions` | for each frequency, of $m$ planes, a complex product | $(m, E, E)$ | $2 H \ell$; $HD$ for $D/2$ frequencies |
 # | groups, {doc}`09_grouped_queries` | $W_K^\top (W_Q^1 \cdots W_Q^J)$; the $W_O^j W_V$, stacked | $(D, E, JE)$, $(C, JE, E)$ | $G D^2$, $G C^2$ if $D, C \le E$ |

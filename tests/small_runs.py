@@ -4,13 +4,12 @@ import json
 import lzma
 from dataclasses import replace
 
-from attnid.training.run import train
-
 from attnid.network.gpt import GPT, GPTConfig
 from attnid.training.cases import CASES, PRESETS
 from attnid.training.data import load_corpus
 from attnid.training.jobs import Job
 from attnid.training.recorder import Recorder
+from attnid.training.trainer import train
 
 CORPUS = load_corpus("embedded")
 TINY = replace(

@@ -18,7 +18,7 @@ from pages import test_pairing
 
 ROOT = NOTEBOOKS.parent
 SHORT = "07_wider_heads"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13")
 OURS = (
     ".git",
     ".venv",

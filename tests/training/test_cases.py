@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from attnid.training.run import Trainer
 from small_runs import CONFIG, CORPUS, TINY, D, E, H, L, recorded
 
 from attnid.network.gpt import GPT
 from attnid.training.cases import CASES, PRESETS, RATES
 from attnid.training.jobs import Job
+from attnid.training.trainer import Trainer
 
 
 def test_presets_and_cases_are_the_papers():
