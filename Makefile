@@ -26,7 +26,7 @@ test: .venv/ready
 notebooks: .venv/ready
 	$(VENV)/python notebooks/execute.py $(ONLY)
 	$(VENV)/python book/ledger.py
-	$(VENV)/python book/mutations.py
+	$(VENV)/python book/mutations.py $(ONLY)
 	$(VENV)/python book/formal.py
 	$(VENV)/python notebooks/plain.py
 

@@ -58,7 +58,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # %%
 import torch
 
-from attnid import Attention, count, exact_nullity, figures, forward
+from attnid import Attention, act_query_key, count, exact_nullity, figures, forward
 from attnid import generators, independent_directions, measure
 from attnid.claims import check
 from attnid.layer.measuring import MIN_GAP
@@ -86,6 +86,14 @@ assert (ours - forward(head, theta, x)).abs().max() < 1e-12
 for name, tensor in theta.items():
     print(name, tuple(tensor.shape))
 print("in all", head.parameters)
+
+# %% [markdown]
+# Signatures in the package say what shapes they take, in the letters of the text: here is the change of basis that {doc}`02_query_key_invariance` is about. `*batch` is any
+# number of dimensions in front, the same in all arguments, and a letter is one size wherever it stands. The tests enforce every one of them.
+
+# %%
+for name in ("S", "W_Q", "W_K"):
+    print(f"{name:3}", act_query_key.__annotations__[name].__name__)
 
 # %% [markdown]
 # ## The claim

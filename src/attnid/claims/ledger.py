@@ -131,7 +131,8 @@ def shown(found, digits: int = 2) -> str:
     """A number, or several, with no more digits than a reader needs."""
     found = plain(found)
     if isinstance(found, float):
-        return "0 to rounding" if 0 < abs(found) < 1e-15 else f"{found:.{digits}g}"
+        rounding = digits == 2 and 0 < abs(found) < 1e-15
+        return "0 to rounding" if rounding else f"{found:.{digits}g}"
     if isinstance(found, list):
         return "[" + ", ".join(shown(part, digits) for part in found) + "]"
     if isinstance(found, dict):
