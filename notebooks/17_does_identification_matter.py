@@ -535,6 +535,10 @@ assert squares["canonical"] > squares["plain"] > least
 #
 # What stands without any run is {prf:ref}`prop-idle-steering`: idle parameters change how training moves, and not what it can reach. And what taking them out of the attention saves is an eighth of its parameters, at a loss that is the same within the margin.
 #
+# Others have gone at the same numbers by experiment, and report that they matter for training. Biases that are drawn anew for each batch and never learned break the rotations of a head's queries and of its values, and help simple optimizers at 124 million
+# parameters {cite:p}`silverstein2026`. Preconditioners that respect the symmetries keep a step off the orbits, where Adam's drifts along them {cite:p}`shirodkar2026`; others are built to suit the symmetry of each kind of weight {cite:p}`lau2026`. All three speak of
+# how idle numbers let training move, as {prf:ref}`prop-idle-steering` does, and not of how many numbers a model identifies. We have tried none of them.
+#
 # What these runs cannot say besides: they are of one size, one text, one optimizer and one recipe; 2,000 steps are short; the rate is tuned for no model. The intervals are over seeds and leave the windows out. Idle numbers are also treated unlike others in small ways: the factors' own numbers decay towards the identity, and held numbers do not decay at all.
 # At the size of today's models ({doc}`15_an_atlas`) the share in question is a few percent or less.
 #
