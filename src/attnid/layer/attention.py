@@ -36,6 +36,12 @@ def project(
 ]:
     """Queries (..., H, L, D), keys (..., G, L, D) and values (..., G, L, C) of inputs x (..., L,
     E).
+
+    >>> from attnid import Attention
+    >>> layer = Attention(8, 4, kv_heads=2)
+    >>> x = random_inputs(layer, 3, 5)
+    >>> [tuple(part.shape) for part in project(layer, layer.random_parameters(seed=0), x)]
+    [(3, 4, 5, 2), (3, 2, 5, 2), (3, 2, 5, 2)]
     """
 
     def linear(letter):
@@ -83,6 +89,13 @@ def scores(
 ) -> Float[Tensor, "*batch H L M"]:
     """Scores (..., H, L, L), before mask and softmax: row l, column m is how much query l asks for
     key m.
+
+    >>> from attnid import Attention
+    >>> layer = Attention(8, 2)
+    >>> p = layer.random_parameters(seed=0)
+    >>> q, k, _ = project(layer, p, random_inputs(layer, 3, 5))
+    >>> scores(layer, p, q, k).shape
+    torch.Size([3, 2, 5, 5])
     """
     q = rotate(attention, normalise(attention, q, parameters.get("gain_Q")))
     k = rotate(attention, normalise(attention, k, parameters.get("gain_K")))
@@ -108,7 +121,14 @@ def attend(
     k: Float[Tensor, "*batch G M D"],
     v: Float[Tensor, "*batch G M C"],
 ) -> Float[Tensor, "*batch H L C"]:
-    """Weighted values (..., H, L, C) from queries, keys and values as `project` gives them."""
+    """Weighted values (..., H, L, C) from queries, keys and values as `project` gives them.
+
+    >>> from attnid import Attention
+    >>> layer = Attention(8, 2)
+    >>> p = layer.random_parameters(seed=0)
+    >>> attend(layer, p, *project(layer, p, random_inputs(layer, 3, 5))).shape
+    torch.Size([3, 2, 5, 4])
+    """
     s = scores(attention, parameters, q, k)
     if attention.causal:
         later = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1)
@@ -137,6 +157,11 @@ def forward(attention, parameters, x: Float[Tensor, "*batch L E"]) -> Float[Tens
 def random_inputs(attention, batch, length, seed=0, *, scale=1.0) -> Float[Tensor, "batch L E"]:
     """Random inputs (batch, length, E) of the kind that `inputs` names; `scale` applies to free
     ones only.
+
+    >>> from attnid import Attention
+    >>> x = random_inputs(Attention(8, 2, inputs="centred"), 4, 10)
+    >>> x.shape, bool(x.mean(-1).abs().max() < 1e-12)
+    (torch.Size([4, 10, 8]), True)
     """
     generator = torch.Generator().manual_seed(int(seed))
     x = torch.randn((batch, length, attention.E), generator=generator, dtype=torch.float64)

@@ -56,6 +56,12 @@ def reduce_layer(attention, parameters, form="balanced"):
     Raises ValueError for another form, and naming the parameter that is missing, unknown, misshapen
     or not finite. Source: Lemmas 4.1, 4.2 and 4.6, Fact 4.7, Prop. 4.8 and section 5.2.2 of the
     paper.
+
+    >>> from attnid import Attention, count
+    >>> layer = Attention(8, 2, bias="qkvo")
+    >>> reduced = reduce_layer(layer, layer.random_parameters(seed=0), "identity")
+    >>> reduced.fixed == count(layer).unidentified, bool(reduced.parameters["b_K"].any())
+    (True, False)
     """
     require(form in FORMS, "form", form, f"must be one of {FORMS}")
     p = {name: tensor.clone() for name, tensor in attention.check_parameters(parameters).items()}

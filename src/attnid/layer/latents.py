@@ -125,6 +125,9 @@ def count_latent(a: LatentAttention):
     Each latent loses r(r - 1)/2 rotations, one scale, which its norm divides out, and r gains,
     which the maps that read it could take over. The products of what reads a latent lose what any
     product loses, and each turned plane one complex number.
+
+    >>> count_latent(LatentAttention(8, 2, 4, 2)).terms
+    {'value-output maps': 8, 'query-key maps': 8, 'key-value latent': 11}
     """
     q, r = a.query_width, a.kv_rank
     terms = {
@@ -147,6 +150,11 @@ def latent(W, gain, x):
 def forward_latent(a, p, x):
     """The layer's outputs (..., L, E) at inputs x (..., L, E), with parameters p: name -> tensor,
     shaped as `shapes` says.
+
+    >>> layer = LatentAttention(8, 2, 4, 2)
+    >>> from attnid.tensors import normal
+    >>> forward_latent(layer, layer.random_parameters(seed=0), normal(3, 5, 8)).shape
+    torch.Size([3, 5, 8])
     """
     import torch
 

@@ -98,7 +98,11 @@ def trace(A: Float[Tensor, "*heads D D"]) -> Float[Tensor, "*heads"]:
 def with_bias(
     W: Float[Tensor, "*heads D E"], b: Float[Tensor, "*heads D"]
 ) -> Float[Tensor, "*heads D _"]:
-    """A weight (..., D, E) with its bias (..., D) as one more column: (..., D, E + 1)."""
+    """A weight (..., D, E) with its bias (..., D) as one more column: (..., D, E + 1).
+
+    >>> with_bias(torch.ones(2, 3, 8), torch.zeros(2, 3)).shape
+    torch.Size([2, 3, 9])
+    """
     return torch.cat((W, b.unsqueeze(-1)), -1)
 
 

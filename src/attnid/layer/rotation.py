@@ -63,6 +63,11 @@ def turns(frequencies):
 def isotypes(attention):
     """A head's coordinates by how they turn, as a list of Isotype: what keeps still first, then
     half turns, then each angle in (0, pi).
+
+    >>> from attnid import Attention
+    >>> parts = isotypes(Attention(8, 1, head_dim=6, rotary=(0.5, 0.5)))
+    >>> [(part.angle, len(part.coordinates)) for part in parts]
+    [(0.0, 2), (0.5, 4)]
     """
     found = turns(attention.rotary)
     pairs = lambda planes: tuple(c for i in sorted(planes) for c in (2 * i, 2 * i + 1))

@@ -166,6 +166,11 @@ def head_weights(model, layer, *, dtype=None):
     Returns a dict: W_Q, W_K (H, D, E), W_V (H, C, E), W_O (H, E, C), and where the model has biases
     b_Q, b_K (H, D), b_V (H, C), b_O (E). Scores are q k / sqrt(D): the factor is not in the
     weights. ValueError for a layer out of range.
+
+    >>> from attnid import GPTConfig
+    >>> model = GPT(GPTConfig(65, 16, n_layer=1, n_head=2, n_embd=8), seed=0)
+    >>> head_weights(model, 0)["W_Q"].shape
+    torch.Size([2, 4, 8])
     """
     with torch.no_grad():
         return {
@@ -201,6 +206,12 @@ def set_head_weights(model, layer, **weights):
 
     ValueError for a name that the model lacks, no tensor, another shape, or numbers that are not
     finite; then nothing is copied.
+
+    >>> from attnid import GPTConfig
+    >>> model = GPT(GPTConfig(65, 16, n_layer=1, n_head=2, n_embd=8), seed=0)
+    >>> set_head_weights(model, 0, W_Q=torch.zeros(2, 4, 8))
+    >>> float(head_weights(model, 0)["W_Q"].abs().sum())
+    0.0
     """
     views = _head_views(model, layer)
     for name, weight in weights.items():

@@ -35,6 +35,9 @@ class Job:
 
     The usual rate is the case's own, the usual precision the best that the device has natively.
     ValueError names what is impossible.
+
+    >>> Job("laptop", "sgd", 3, learning_rate=0.125).path("results").as_posix()
+    'results/laptop/sgd-rate-0.125/seed-3.json.xz'
     """
 
     preset: str

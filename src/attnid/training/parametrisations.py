@@ -46,6 +46,12 @@ def canonical_gpt(config, seed=0):
     """A GPT whose attention layers are in canonical form and stay so: identity blocks, up to a
     factor, in keys and values, and their biases 0. All other numbers of a layer are trained, and
     all of these are identified.
+
+    >>> from attnid import GPTConfig
+    >>> config = GPTConfig(65, 16, n_layer=1, n_head=2, n_embd=8, bias=True)
+    >>> tokens = torch.zeros(2, 16, dtype=torch.int64)
+    >>> torch.allclose(canonical_gpt(config)(tokens)[0], GPT(config)(tokens)[0], atol=1e-5)
+    True
     """
     model = GPT(config, seed)
     layer = Attention(config.n_embd, config.n_head, bias="qkvo" if config.bias else "")
@@ -67,6 +73,11 @@ def canonical_gpt(config, seed=0):
 def factored_gpt(config, seed=0):
     """A GPT whose query and key maps are products of two trained matrices, D x D and D x E: 2 D^2
     more idle numbers for each head.
+
+    >>> from attnid import GPTConfig
+    >>> config = GPTConfig(65, 16, n_layer=1, n_head=2, n_embd=8, bias=True)
+    >>> sum(p.numel() for p in factored_gpt(config).parameters()) - config.parameters
+    64
     """
     model = GPT(config, seed)
     for block in model.transformer.h:

@@ -19,6 +19,10 @@ class TrainingConfig:
     its decay is added to the gradient). seed decides the batches and the dropout.
 
     Raises ValueError naming the field and the value.
+
+    >>> settings = TrainingConfig(400, batch_size=8, warmup=30, seed=0)
+    >>> settings.steps, settings.learning_rate
+    (400, 0.001)
     """
 
     steps: int
@@ -56,6 +60,10 @@ class TrainingConfig:
 def learning_rate_at(step, settings):
     """The learning rate of step 0, 1, ..., settings.steps: a linear warm-up, then half a cosine
     down to the minimum.
+
+    >>> settings = TrainingConfig(400, learning_rate=0.1, min_learning_rate=0.0, warmup=100)
+    >>> [round(learning_rate_at(step, settings), 3) for step in (0, 99, 250, 399)]
+    [0.001, 0.099, 0.05, 0.0]
     """
     low, high = settings.min_learning_rate, settings.learning_rate
     if step < settings.warmup:

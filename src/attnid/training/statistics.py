@@ -41,6 +41,9 @@ def t_interval(values, level=0.95):
 
     ValueError for fewer than two values, one that is not finite, or a level outside (0, 1). Normal
     errors are assumed; equal values give an interval of no width.
+
+    >>> print(t_interval([1.0, 2.0, 3.0, 4.0]))
+    2.5 [0.4457, 4.554], n = 4
     """
     values = _sample("values", values)
     _check_level(level)
@@ -55,6 +58,10 @@ def bca_interval(values, statistic=np.mean, level=0.95, *, resamples=9999, seed=
 
     The resamples come from a generator of their own, seeded with `seed`. ValueError as for
     t_interval. Source: Efron (1987), as in scipy.stats.bootstrap.
+
+    >>> found = bca_interval([1.0, 2.0, 3.0, 4.0, 9.0])
+    >>> found.low < found.estimate < found.high
+    True
     """
     values = _sample("values", values)
     _check_level(level)
@@ -76,6 +83,9 @@ def bca_interval(values, statistic=np.mean, level=0.95, *, resamples=9999, seed=
 def paired(one, other) -> Float[np.ndarray, "n"]:
     """Differences one - other of two maps seed -> value, in the order of the seeds. ValueError
     where the seeds differ.
+
+    >>> paired({0: 1.0, 1: 2.0}, {0: 0.5, 1: 2.5}).tolist()
+    [0.5, -0.5]
     """
     for seed in sorted(set(one) ^ set(other)):
         why = "is in one sample only: a comparison is paired by seed"
@@ -88,6 +98,9 @@ def sign_flip_p(differences, *, resamples=2**16, seed=0):
     signs; exact up to n = 16.
 
     No smaller p than 2 / 2^n is to be had. ValueError as for t_interval.
+
+    >>> sign_flip_p([1.0, 2.0, 3.0])  # the smallest that three seeds can give
+    0.25
     """
     differences = _sample("differences", differences)
     test = stats.permutation_test(
@@ -108,6 +121,9 @@ def equivalence(differences, margin, alpha=0.05):
     Its p is below alpha exactly where the interval at level 1 - 2 alpha lies within the margin. A
     difference that is merely not significant would show nothing. ValueError as for t_interval, or
     for a margin that is not above 0. Source: Schuirmann (1987).
+
+    >>> equivalence([0.001, -0.002, 0.003, 0.001], 0.02).p < 0.001
+    True
     """
     differences = _sample("differences", differences)
     require(is_finite(margin) and margin > 0, "margin", margin, "must be above 0")
@@ -125,6 +141,9 @@ def equivalence(differences, margin, alpha=0.05):
 def power_law(x, y):
     """The exponent a of y = c x^a by least squares in logarithms; x, y (n,), above 0. ValueError
     otherwise.
+
+    >>> round(power_law([1.0, 2.0, 4.0], [3.0, 12.0, 48.0]), 6)
+    2.0
     """
     x, y = _sample("x", x), _sample("y", y)
     require(len(x) == len(y), "y", len(y), f"must have as many values as x, {len(x)}")
