@@ -182,9 +182,9 @@ def _query_key_normalised(a):
 
 
 def _seen_kernel_dimension(a):
-    from .normalised import refuse_large, seen_kernel  # the one count that looks at numbers
+    from .normalised import refuse_many_forms, seen_kernel  # the one count that looks at numbers
 
-    refuse_large(a)
+    refuse_many_forms(a)
     return len(seen_kernel(a, a.random_parameters(1)))
 
 

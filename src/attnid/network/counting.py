@@ -54,6 +54,13 @@ def reach(config, layer):
     return Reach(met, met, c.bias or met == c.vocab_size)
 
 
+def context_rank(config):
+    """Dimension of what the mean of a context can tell: V - 1 tokens' shares, at most the norm's
+    outputs less the length that it fixes without an eps.
+    """
+    return min(config.vocab_size - 1, stream_rank(config) - (config.eps == 0))
+
+
 def contexts(config):
     """How many different contexts there are, at least: without positions the order of earlier
     tokens may not count.
@@ -80,7 +87,7 @@ def refuse_what_is_not_generic(config):
         c.block_size,
         "is too short for attention to be seen",
     )
-    numbers = contexts(c) * min(V - 1, n - (c.eps == 0))
+    numbers = contexts(c) * context_rank(c)
     require(
         numbers >= 2 * c.parameters,
         "block_size",

@@ -12,6 +12,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..checks import require, require_finite
 from ..layer.attention import rotate
@@ -204,8 +205,9 @@ def set_head_weights(model, layer, **weights):
     """Copy weights, with names and shapes as head_weights gives them, into layer `layer` in place;
     the rest stays as it is.
 
-    ValueError for a name that the model lacks, no tensor, another shape, or numbers that are not
-    finite; then nothing is copied.
+    ValueError for a layer whose maps are computed from others (canonical_gpt, factored_gpt), a name
+    that the model lacks, no tensor, another shape, or numbers that are not finite; then nothing is
+    copied.
 
     >>> from attnid import GPTConfig
     >>> model = GPT(GPTConfig(65, 16, n_layer=1, n_head=2, n_embd=8), seed=0)
@@ -213,6 +215,8 @@ def set_head_weights(model, layer, **weights):
     >>> float(head_weights(model, 0)["W_Q"].abs().sum())
     0.0
     """
+    made = is_parametrized(model.transformer.h[layer].attn.c_attn)
+    require(not made, "layer", layer, "its maps are computed from other parameters: set those")
     views = _head_views(model, layer)
     for name, weight in weights.items():
         require(name in views, "weights", name, f"this model has {sorted(views)}")
