@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         generators,
         independent_directions,
         measure,
+        measure_module,
         measure_network,
         network_generators,
     )
@@ -48,6 +49,7 @@ HOMES = {
         "generators",
         "independent_directions",
         "measure",
+        "measure_module",
         "measure_network",
         "network_generators",
     ),

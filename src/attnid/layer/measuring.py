@@ -311,8 +311,7 @@ def measure_function(function, parameters, draw, seen, seed=0):
         rank, gap = cut(spectrum)
         inputs = draw(2 + batch // 4, seed + 2)
         fresh = jacobian(function, parameters, inputs)
-        change = (fresh @ Vh[rank:].T).norm(dim=0) / fresh.norm(dim=0).mean()
-        residual = float(change.max()) if rank < P else 0.0
+        residual = largest_change(fresh, Vh[rank:])
         if residual < MAX_RESIDUAL:
             parts = Vh[rank:].split([tensor.numel() for tensor in parameters.values()], 1)
             null = {
@@ -324,6 +323,14 @@ def measure_function(function, parameters, draw, seen, seed=0):
             )
         batch *= 2
     raise NoGapError(CHANGES.format(residual))
+
+
+def largest_change(J: Float[Tensor, "rows P"], null: Float[Tensor, "k P"]) -> float:
+    """The largest norm of J along one of the directions (k, P), over the mean norm of its columns;
+    0 where there is none.
+    """
+    change = (J @ null.T).norm(dim=0) / J.norm(dim=0).mean()
+    return float(change.max()) if len(null) else 0.0
 
 
 def jacobian(function, parameters, inputs: Shaped[Tensor, "B T ..."]) -> Float[Tensor, "rows P"]:
