@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .layer.metrics import head_metrics
     from .layer.rebalancing import rebalance
     from .models.architectures import Architecture, read_architecture
+    from .models.rebalancer import Rebalancer
     from .network import (
         count,
         count_network,
@@ -43,6 +44,7 @@ HOMES = {
     "layer.metrics": ("head_metrics",),
     "layer.rebalancing": ("rebalance",),
     "models.architectures": ("Architecture", "read_architecture"),
+    "models.rebalancer": ("Rebalancer",),
     "network": (
         "count",
         "count_network",
