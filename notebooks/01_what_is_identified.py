@@ -147,7 +147,7 @@ for name in ("S", "W_Q", "W_K"):
 # not.
 # ```
 #
-# The head is wider than its tokens here as soon as $D > 1$, which nobody would build, and that is why the count is $2D - 1$ and not the
+# The head is wider than its tokens here as soon as $D > 1$; that is why the count is $2D - 1$ and not the
 # $D^2$ of the chapters to come. One formula covers both.
 #
 # ### The general count for one head
@@ -266,13 +266,13 @@ assert torch.equal(row, torch.cat((one["W_K"], one["W_Q"]), 1).flatten()[None])
 #
 # 1. **Formula.** `count` adds up closed forms, such as that of {prf:ref}`prop-count-r`, from the description of a layer.
 # 2. **Rank.** `measure` draws random weights and enough random sequences, differentiates the outputs in all parameters, and counts singular
-#    values. It bounds the count from above, since sequences that were not drawn can only show more. It knows of no symmetry, and of
-#    nothing that the other ways know.
+#    values. It bounds the count from above, since sequences that were not drawn can only show more. It knows of no symmetry; with the
+#    other ways it shares the code of the layer itself and the scale of the inputs.
 # 3. **{term}`Generators <generator>`.** `generators` writes directions down. Each is tried on the outputs, and then all are tried for
 #    independence: this bounds the count from below. The list of what to write down is that of `count`, and both read off a layer's rotations
 #    and norms by the same code. A symmetry that the formula forgets the generators forget with it, and only the rank can say so.
 # 4. **Exact rank.** `exact_nullity` is a rank without rounding, of what a lemma says that the outputs see: here the products of
-#    {prf:ref}`lem-two-products`. It knows of no symmetry either, and holds given the lemma.
+#    {prf:ref}`lem-two-products`. It knows of no symmetry either, and holds given the lemma, but for a chance of $10^{-5}$.
 #
 # So where the second and the third way meet, the number between them is certain, up to rounding. For the head above, with $E = 8$ and
 # $D = C = 3$, each product loses $3^2 = 9$:
@@ -317,7 +317,7 @@ assert len(measured.spectrum) == head.parameters
 assert measured.gap > 1e10 > MIN_GAP == 1e6 and measured.residual < 1e-10
 print("gap above 1e10:", measured.gap > 1e10)
 
-# %% mystnb={"image": {"alt": "Singular values on a logarithmic scale. Seventy-eight descend slowly over about two orders of magnitude; the other eighteen lie at the level of rounding, more than ten orders of magnitude below, with an empty band between."}, "figure": {"caption": "All singular values of the Jacobian of one head with $E = 8$ and $D = C = 3$, as `measure` finds them. Nothing lies between what counts and what is rounding.", "name": "fig-cliff"}}
+# %% mystnb={"image": {"alt": "Singular values on a logarithmic scale. Seventy-eight descend slowly over about two orders of magnitude; the other eighteen lie at the level of rounding, more than ten orders of magnitude below, with an empty band between."}, "figure": {"caption": "The singular values of the Jacobian of one head with $E = 8$ and $D = C = 3$, as `measure` takes them: after the columns of $W_O$ are projected out of the others, which changes no rank. Nothing lies between what counts and what is rounding.", "name": "fig-cliff"}}
 figures.cliff(measured.spectrum, measured.rank)
 
 # %% [markdown]
@@ -423,7 +423,7 @@ check(
 )
 
 # %% [markdown]
-# The simplest head of all has $E = D = 1$: two numbers, of which only the product matters. Everything about it can be drawn. We give it a
+# The simplest head of all has $E = D = 1$: two numbers, of which only the product matters. We give it a
 # task, to imitate a head with $W_K W_Q = 1$, and compute its mean squared error over a grid of weights.
 
 # %%

@@ -424,7 +424,7 @@ coarse = damage["bfloat16"]
 assert coarse[0].max() < 0.05 and coarse[conditions > 999].min() > 0.1
 assert coarse[conditions > 9999].min() > 0.5
 
-# %% mystnb={"image": {"alt": "Worst relative change of the logits against the condition number of S, both axes logarithmic, for three number formats. The float64 and float32 points rise side by side with slope one, nine decades apart; the bfloat16 points start near one hundredth and level off at one once the condition number passes one thousand."}, "figure": {"caption": "Worst relative change of the trained model's logits when all its heads change basis, against the condition number of the change, five random draws each (dots; lines through the medians). Grey: the unit of rounding times the condition number. In exact arithmetic every point would be zero.", "name": "fig-invariance-condition"}}
+# %% mystnb={"image": {"alt": "Worst relative change of the logits against the condition number of S, both axes logarithmic, for three number formats. The float64 and float32 points rise side by side with slope one, almost nine decades apart; the bfloat16 points start near one hundredth and level off at about one from a condition number of ten thousand on."}, "figure": {"caption": "Worst relative change of the trained model's logits when all its heads change basis, against the condition number of the change, five random draws each (dots; lines through the medians). Grey: the unit of rounding times the condition number. In exact arithmetic every point would be zero.", "name": "fig-invariance-condition"}}
 units = {name: torch.finfo(dtype).eps / 2 for name, dtype in formats.items()}
 damage_by_condition(conditions, damage, units)
 

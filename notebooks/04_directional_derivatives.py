@@ -338,7 +338,7 @@ check(
 
 # %% [markdown]
 # Completeness has a sharper form. Take *any* null direction that was measured, a random mixture of all of them, and read $T$ off its queries,
-# $T = \delta W_Q W_Q^+$, and then off its keys, $T^\top = -\delta W_K W_K^+$. Nothing forces two unrelated matrices to agree. They do, head by head.
+# $T = \delta W_Q W_Q^+$, and then off its keys, $T^\top = -\delta W_K W_K^+$. They agree, head by head.
 
 # %%
 mix = normal(measured.nullity, seed=4)
@@ -569,7 +569,7 @@ print("each of two squares is zero, that of their sum is the identity")
 #
 # On the line $M(t) = M - t^2\, W_K^\top T^2 W_Q$, so $\ell(t) = \ell - t^2 \langle \Gamma, W_K^\top T^2 W_Q \rangle + O(t^4)$. At a stationary point of the loss in the weights
 # $W_K \Gamma = 0$, so it vanishes, even if $\Gamma \ne 0$; the gradient is zero all along the orbit, so the $D^2$ null directions lie in the null space of the Hessian. Elsewhere it need not, and can have either sign: a null direction of the Jacobian is not a flat direction of the loss away from a stationary point. The cell takes the second derivative by nested
-# automatic differentiation and compares, for $T$ and for the direction $T = I$.
+# automatic differentiation: for a random $T$, for $T = I$, and for a $T$ with $T^2 = -I$, which gives it the opposite sign.
 # ```
 
 # %% tags=["hide-cell"]
@@ -577,7 +577,9 @@ W_Q, W_K = p["W_Q"][0], p["W_K"][0]
 loss_of_product = lambda M: ((x @ M.mT @ x.mT).softmax(-1) @ x - target).square().mean()
 Gamma = torch.func.grad(loss_of_product)(W_K.mT @ W_Q)
 zero, one = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
-for direction in (T[0], torch.eye(D, dtype=torch.float64)):
+Omega, seconds = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64), []
+identity = torch.eye(D, dtype=torch.float64)
+for direction in (T[0], identity, torch.block_diag(Omega, Omega)):
     dW_Q, dW_K = our_directions(direction, W_Q, W_K)
     along = lambda t: loss_of_product((W_K + t * dW_K).mT @ (W_Q + t * dW_Q))
     first = lambda t: torch.func.jvp(along, (t,), (one,))[1]
@@ -585,7 +587,9 @@ for direction in (T[0], torch.eye(D, dtype=torch.float64)):
     predicted = -2 * (Gamma * (W_K.mT @ direction @ direction @ W_Q)).sum()
     assert first(zero).abs() < 1e-12 and second.abs() > 1e-6
     assert (second - predicted).abs() < 1e-9 * predicted.abs()
-print("second derivative as predicted, and not zero")
+    seconds.append(second)
+assert seconds[1] * seconds[2] < 0
+print("second derivatives as predicted, and of both signs")
 
 # %% [markdown]
 # **3. What a step that ignores the geometry does.** Adam's first step is, but for its small constant, the sign of the gradient. What share of its squared length lies in the query-key null space? What would

@@ -43,7 +43,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # The usual layer keeps its size whatever $H$ is, by cutting the heads narrower: $D = C = E/H$. It has $4E^2$ weights with one head and with
 # twelve. Does it matter for identification into how many pieces they are cut? We know what one head loses, but not yet whether heads that
-# stand side by side lose more: two heads share one output, and it is not obvious that the outputs can tell who said what.
+# stand side by side lose more: two heads share one output, and it is not obvious that it tells them apart.
 
 # %% [markdown]
 # ## The claim
@@ -470,7 +470,7 @@ check("sec-4.5", read_off=relative_change(torch.cat((odds[:, None], Nu), 1), by_
 # %% [markdown]
 # ## What it costs
 #
-# Not for nothing. Each $M_h$ is a product of an $E \times D$ and a $D \times E$ matrix, so its rank is at most $D = E/H$. A score product
+# Each $M_h$ is a product of an $E \times D$ and a $D \times E$ matrix, so its rank is at most $D = E/H$. A score product
 # of rank $E$ is out of reach as soon as $H > 1$. How far out? By the theorem of Eckart and Young the best approximation of a target $M$ with
 # singular values $s_1 \ge s_2 \ge \dots$ by a matrix of rank $D$ keeps the first $D$ of them, and its relative error is
 #
@@ -502,7 +502,7 @@ errors = {name: best_errors(M, [E // H for H in heads]) for name, M in targets.i
 # \varepsilon^2 = 2 \cdot \text{share} - 1 .
 # $$
 #
-# For this target the share is bought with error: a point of share costs two of squared error. A matrix of independent normal entries is a little easier, and a spectrum
+# For this target a point of share costs two of squared error. A matrix of independent normal entries is a little easier, and a spectrum
 # that falls off is easier still. We check all of this, and that weights of width $D$ read off the truncated decomposition do attain
 # $\varepsilon_D$.
 
@@ -523,7 +523,7 @@ print("relative error with 8 heads:", *at_eight.values())
 figures.share_and_error(measured, heads, errors)
 
 # %% [markdown]
-# {numref}`fig-share-and-error` shows both sides of the bargain over the same axis. {numref}`fig-stripe` shows what the right side means.
+# {numref}`fig-share-and-error` shows share and error over the same axis, {numref}`fig-stripe` what such an error means.
 # The target there makes token $i$ look for token $i + 1$: a narrow stripe beside the diagonal of a $24 \times 24$ score product.
 
 # %%
@@ -608,7 +608,7 @@ print("D = 3, E = 6, and 1, 2, 4 heads:", shares)
 # %% [markdown]
 # ## What it means
 #
-# Splitting a layer into heads is usually explained by what the heads attend to. Here it appears as bookkeeping: every product of two
+# Splitting a layer into heads is usually explained by what the heads attend to. Here every product of two
 # matrices through a space of width $D$ pays $D^2$ for the freedom to choose a basis there, and $H$ small squares cost less than one large
 # one. The weights of a one-head layer describe half as many numbers as there are weights; those of a twelve-head layer, 23 of 24.
 #
