@@ -44,8 +44,8 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # in each head, where $\mathbf{1} \in \mathbb{R}^L$ is a vector of ones, and one output bias $b_O \in \mathbb{R}^E$ for the layer. In the
 # usual case $D = C = E/H$ that makes $4E$ numbers beside $4E^2$ weights. Two things have to be settled. Does the change of basis of
-# {prf:ref}`lem-invariance` survive? And how many of the $4E$ numbers can the outputs reveal? A third question comes with the first two, since it is
-# about constants as well: a layer normalisation without gain and bias puts out vectors of mean zero, and what does the layer then not see?
+# {prf:ref}`lem-invariance` survive? And how many of the $4E$ numbers can the outputs reveal? A third question is about constants as well: what does
+# the layer not see of inputs of mean zero, which a layer normalisation without gain and bias puts out?
 
 # %% [markdown]
 # ## The claim
@@ -220,7 +220,7 @@ check(
 # %% [markdown]
 # Moving the weights without $b_Q$ changes the outputs by more than a tenth of their size. Whether $b_K$ moves does not matter at all.
 #
-# The size of the change is not a matter of luck. Before softmax it is the formula of {prf:ref}`prop-joint-action`
+# Before softmax the change is the formula of {prf:ref}`prop-joint-action`
 # (the transpose of it, since tokens are rows here, and divided by the package's $\sqrt D$):
 
 # %%
@@ -237,7 +237,7 @@ check("sec-4.6", size=relative_change(after - before, formula))
 
 # %% [markdown]
 # By {prf:ref}`lem-key-bias` (2) the outputs stay as they are exactly when $c = W_K^\top b_Q$ does, that is, for $D \le
-# E$ and $W_K$ of full rank, when $S b_Q = b_Q$. An $S$ of that kind may be moved past the biases, and one that nearly fixes $b_Q$ does
+# E$ and $W_K$ of full rank, when $S b_Q = b_Q$. Such an $S$ may be moved past the biases, and one that nearly fixes $b_Q$ does
 # little harm.
 
 # %%
@@ -253,7 +253,7 @@ assert harm[0] < 1e-12 and 50 < harm[2] / harm[1] < 200  # grows like t
 print("S b_Q = b_Q, outputs the same to 1e-12:", harm[0] < 1e-12)
 
 # %% [markdown]
-# And no other change of a head goes unseen. To test part 3 of {prf:ref}`lem-key-bias` we need heads with the same $M$ and $c$ that were not
+# To test part 3 of {prf:ref}`lem-key-bias` we need heads with the same $M$ and $c$ that were not
 # made by an $S$: orthonormal keys from a QR decomposition of $M$, and the queries and the bias that go with them. The $S$ is then
 # computed from the keys alone, and has to carry the rest.
 
@@ -276,8 +276,7 @@ check(
 # %% [markdown]
 # ## The check
 #
-# Each lemma is checked by a large change, a derivative and a rank; then the function that drops what is idle. First all four biases together,
-# counted in the four ways of {doc}`05_many_heads`: $2HD^2 = 64$ numbers as without biases, and $HD + HC = 16$.
+# First all four biases together, counted in the four ways of {doc}`05_many_heads`: $2HD^2 = 64$ numbers as without biases, and $HD + HC = 16$.
 
 # %%
 four_biases = Attention(8, 2, bias="qkvo")
@@ -326,7 +325,7 @@ check("fact-4.7", gradient=gradient["b_K"] / gradient["b_Q"])
 
 # %% [markdown]
 # *A rank.* The unidentified numbers of a layer with query and key biases, $64 + HD = 72$, in the four ways; then of three layers in which the
-# key bias shows, and which a new key bias changes: with rotations, a cap on the scores, and a sink (of which below).
+# key bias shows, and which a new key bias changes: with rotations, a cap on the scores, and a sink.
 
 # %%
 kinds = ({}, {"rotary": (1.0, 0.3)}, {"score": "softcap"}, {"score": "sink"})
@@ -350,9 +349,8 @@ check(
 )
 
 # %% [markdown]
-# *The other direction.* That $M$ and $c$ do show can be tried by reading them off. From single tokens we know $N$ and the constant $b_{V,O}$; at a pair
+# *The other direction.* $M$ and $c$ can be read off. From single tokens we know $N$ and the constant $b_{V,O}$; at a pair
 # $y$, $x = y + u$ the output $b_{V,O} + N y + p\, N u$ gives $p$, this the score $s = \log (p / (1 - p))$, and $s = u^\top (M x + c)$ is linear in $M$ and $c$.
-# Nothing but outputs goes in.
 
 # %%
 one = Attention(4, 1, head_dim=2, value_dim=3, bias="qkvo")
@@ -525,9 +523,8 @@ print("c_1, c_2:", c_h.long().tolist(), " pooled:", pooled.long().tolist())
 # %% [markdown]
 # ### The saving, as code
 #
-# Since these numbers do nothing, a layer can be rewritten without them. The function below takes a layer with all four biases to one
-# that has $b_Q$ and $b_O' = b_O + \sum_h W_O^h b_V^h$ only. It refuses by name the layers for which that would not be the same
-# function; why it must is the subject of the next section.
+# The function below takes a layer with all four biases to one that has $b_Q$ and $b_O' = b_O + \sum_h W_O^h b_V^h$ only. It refuses by name
+# layers for which that may be another function; the next section says why.
 
 
 # %%
@@ -638,13 +635,13 @@ check("fact-4.7", adds=sees["k"])
 check("sec-4.7.2", adds_elsewhere=sees["v"])
 
 # %% [markdown]
-# A head in which half the coordinates are rotated shows half its key bias. ALiBi subtracts a multiple of the distance from each score
-# and takes nothing away. Without an output bias the value biases are seen up to the dimension $E$ of the space they are pooled in: for
+# A head in which half the coordinates are rotated shows half its key bias. ALiBi, which subtracts a multiple of the distance from each score,
+# changes nothing. Without an output bias the value biases are seen up to the dimension $E$ of the space they are pooled in: for
 # $HC = 6 > E = 4$, two of them are idle.
 #
 # An optimiser meets all this as a gradient. {numref}`fig-bias-gradients` has the gradients of the four biases at random parameters and
-# a random loss; only in the plain layer is that of $b_K$ zero to rounding. The idle directions of the value bias cannot be seen in such
-# bars, as each involves $b_O$ too. They show as a relation: where $b_V$ pools, its gradient in head $h$ is $(W_O^h)^\top$ times that of
+# a random loss; only in the plain layer is that of $b_K$ zero to rounding. The idle directions of the value bias involve $b_O$
+# too and show as a relation: where $b_V$ pools, its gradient in head $h$ is $(W_O^h)^\top$ times that of
 # $b_O$, and so says nothing more.
 
 # %%
@@ -732,11 +729,11 @@ check("sec-4.7.2", ranks=[bias_rank(m) for m in (torch.ones(1), pass_mask, paddi
 #
 # In a plain layer the four biases hold $2HD + HC + E$ numbers, of which $H \min(D, E) + E$ are identified: the query bias, through $W_K^\top
 # b_Q$, and one vector of size $E$. $b_K$ and $b_V$ can be left out before training or dropped after it. The saving is small, $2E$ against
-# the $2E^2/H$ that the choice of bases costs, but it costs nothing.
+# the $2E^2/H$ that the choice of bases costs.
 #
-# Two warnings go with it. A method that moves the weights of a head to a better basis has to take $b_Q$ along, or it changes the model:
-# {prf:ref}`prop-joint-action` is the reason. And whether $b_K$ is dead weight is a question about the whole layer, since rotations,
-# caps, sinks and norms each bring it to life.
+# A method that moves the weights of a head to a better basis has to take $b_Q$ along, or it changes the model:
+# {prf:ref}`prop-joint-action` is the reason. And whether $b_K$ is idle is a question about the whole layer, since rotations,
+# caps, sinks and norms each let it show.
 #
 # ```{prf:remark} Departure from the paper
 # :label: rem-06-softmax

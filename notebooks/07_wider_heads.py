@@ -188,7 +188,7 @@ check("fig-1", formula=list(recomputed.values()), by_hand=by_hand)
 check("fig-1", ratios=ratios)
 
 # %% [markdown]
-# The printed column is two thirds of what the paper's own formula gives. Where does the factor come from? The table lets us try several
+# The printed column is two thirds of what the paper's own formula gives. We try several
 # readings. First, the sizes are right: 24 layers of four matrices, with $HD$ biases to each, make the printed attention column to the
 # last digit.
 
@@ -270,7 +270,7 @@ assert all(m < l for m, l in zip(middle, last))
 check("fig-1", first_step=first)
 
 # %% [markdown]
-# So the table fits at least three readings equally well:
+# So the table fits at least three explanations equally well:
 #
 # 1. *More parameters help*, identified or not, with returns that diminish.
 # 2. *More identified parameters help.* They too grow from row to row, and by less in proportion than the attention parameters do.
@@ -285,7 +285,7 @@ check("fig-1", first_step=first)
 # :label: rem-07-gains
 #
 # The paper offers Figure 1 as a sign that identification is what pays. We take from it only that widening heads from $E/(2H)$ to $4E/H$
-# did not hurt. To tell the readings apart, one has to vary the share at a fixed number of identified parameters, or of all parameters;
+# did not hurt. To tell the explanations apart, one has to vary the share at a fixed number of identified parameters, or of all parameters;
 # the exercises show how.
 # ```
 
@@ -377,8 +377,8 @@ figures.wider_heads(8, 2, widths, share, number, rotary_share)
 #
 # Each further row identifies fewer numbers than the one before. In a plain layer the $(D + 1)$-th row of each head brings $2E$ new numbers to a
 # product and, for $D < E$, $2E - 2D - 1$ new identified ones: nearly all for a narrow head, about half at $D = E/2$, none at $D = E$.
-# The paper's question, where between many narrow heads and a few wide ones lies the best balance, is a good one. The share alone cannot
-# answer it, since it is best for $D = 1$ whatever the task. Neither can a table in which everything grows together.
+# The share alone cannot say where between many narrow heads and a few wide ones the best balance lies, as the paper asks, since it is best for
+# $D = 1$ whatever the task. Neither can a table in which everything grows together.
 
 # %% [markdown]
 # ## Exercises

@@ -51,7 +51,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ## The claim
 #
-# Write $M_\delta = W_K^\top R_\delta W_Q$. First, what is there to see?
+# Write $M_\delta = W_K^\top R_\delta W_Q$.
 #
 # ```{prf:lemma} The outputs see the products
 # :label: lem-rotary-outputs
@@ -184,7 +184,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # $2 \cos\varphi$ on the coordinates that turn by $\pm\varphi$, and these numbers differ for different $\varphi \in [0, \pi]$. So $T$ maps each class of
 # coordinates to itself. On the still and on the half-turning ones $R = \pm I$, and every $T$ will do. On a class with $0 < \varphi < \pi$, swap the
 # two axes of each plane that turns backwards. Then $R$ turns each plane by $\cos\varphi\, I + \sin\varphi\, \Omega$ with the quarter turn $\Omega$, and since $\sin\varphi \ne 0$ to
-# commute with $R$ is to commute with $\Omega$ in every plane. But this is multiplication by $i$ on $\mathbb{C}^{n_\varphi}$. Real linear maps that commute with it
+# commute with $R$ is to commute with the map that applies $\Omega$ to all planes. This is multiplication by $i$ on $\mathbb{C}^{n_\varphi}$. Real linear maps that commute with it
 # are the complex linear ones: $n_\varphi^2$ complex entries.
 # ```
 #
@@ -514,7 +514,7 @@ for frequencies in patterns.values():
 # ## What a finite sequence notices
 #
 # Equal frequencies merge planes into one class and unequal ones do not, however close. In practice it is a matter of degree: two planes with
-# angles $10^{-6}$ apart differ by $10^{-4}$ at most over a hundred tokens. So the exact answer is the limit of a graded one, and the grades can be computed.
+# angles $10^{-6}$ apart differ by $10^{-4}$ at most over a hundred tokens. This can be computed.
 # A tangent $T$ changes $R_\delta$ by $R_\delta T - T R_\delta$, to first order. Let $T$ act from plane $j$ to plane $i$ only, either as a complex number or as
 # one after a mirror image, so that there are $2 + 2$ real dimensions for each of the $(D/2)^2$ pairs. Since planes turn by complex units, the change at offset
 # $\delta$ has the size of $T$ times
@@ -644,7 +644,7 @@ for frequencies, expected in (((), 4), ((0.5,), 2), ((0.5, 1.1), 0)):
 #
 # Rotary positions identify almost everything that an unrotated head leaves open. Of the $D^2$ dimensions there remain $D$: a scale and a phase for each plane. The scale
 # says that queries may grow where keys shrink, plane by plane; the phase says that only the angle *between* query and key matters. Nothing may be moved from one plane to another.
-# That is a warning to anyone who rotates weights to compress or to merge models: a trick that is exact without rotations, such as an orthogonal change of basis of queries and keys, is not exact with them.
+# To compress or to merge models some methods rotate weights: an orthogonal change of basis of queries and keys, exact without rotations, is not exact with them.
 # And it is a matter of degree. The slow planes of a long ladder were made to tell distant tokens apart. On short texts they are barely identified, and
 # training on short texts can hardly tell one basis of these planes from another.
 #
@@ -654,7 +654,7 @@ for frequencies, expected in (((), 4), ((0.5,), 2), ((0.5, 1.1), 0)):
 # Proposition 4.8 gives $(\mathbb{C} \setminus \{0\})^{D/2}$ without a condition on the frequencies. It holds exactly when they are distinct modulo sign and $2\pi$ and no coordinate is still or
 # half-turning, as in the usual ladders; {prf:ref}`lem-commutant` has the other cases, partly rotated heads among them. Of changes of the form $(A W_Q, B W_K)$ the paper derives, as in part 2 of {prf:ref}`prop-rotary`,
 # that $A$ has to commute. What it says it waves at is the commutant; and it does not ask whether other weights, not of this form, have the same products (they have not: part 1), or whether the outputs show
-# all products ({prf:ref}`lem-rotary-outputs` and {prf:ref}`lem-rotary-heads`). Neither text is about a sequence of given length and arithmetic of given precision.
+# all products ({prf:ref}`lem-rotary-outputs` and {prf:ref}`lem-rotary-heads`).
 # ```
 #
 # ## Exercises

@@ -113,7 +113,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ## The same symbols in code
 #
-# A layer with groups in eight lines. Which head reads which group is an argument, a list, so that we can try others.
+# A layer with groups in eight lines. Which head reads which group is an argument, so that we can try others.
 
 # %%
 import math
@@ -310,7 +310,7 @@ assert rank(directions) == len(directions) == 2 * G * D**2 == measure(grouped).n
 assert (J_rows @ directions.mT).norm() < 1e-12 * J_rows.norm() * directions.norm()
 
 # %% [markdown]
-# Whole layers, values and outputs included, with two groups, one group, and two groups that turn, by every way there is:
+# Whole layers with two groups, one group, and two groups that turn, by every way there is:
 
 # %%
 wholes = Attention(8, 4, 2), Attention(8, 4, 1), Attention(8, 4, 2, rotary=(0.7,))
@@ -356,7 +356,7 @@ print(f"80 layers: queries and keys {80 * 1024:,}, values and outputs {80 * 1310
 print(f"plain layer: {100 * (1 - plain_share):.2f}%")
 
 # %% [markdown]
-# A layer too large to differentiate can be checked on a smaller one of the same make: the same ratio of $H/G = 8$, all planes turning at different rates, narrow heads.
+# This layer is too large to differentiate. A smaller one has the same ratio $H/G = 8$, planes that turn at different rates, and narrow heads.
 
 # %%
 small = Attention(16, 8, 1, 4, 4, rotary=(1.0, 0.01))
@@ -369,7 +369,7 @@ check(
     small_generators=independent_directions(small),
 )
 
-# %% mystnb={"image": {"alt": "Left: bars on a logarithmic scale for four variants of one layer. Queries and keys go from 1,048,576 for the plain layer to 131,072 with groups, 8,192 with rotary positions and 1,024 with both; values and outputs stay at 1,048,576 without groups and 131,072 with them. Right: the unidentified share of query and key weights grows with the number of groups from about 1.4 to 6.2 percent without rotation, and half of that with; measured points lie on the lines."}, "figure": {"caption": "Left: unidentified numbers in one layer of the size of Llama-2-70B's, by circuit. Right: unidentified share of the query and key weights against the number of groups, $H = 8$, $D = 2$, $E = 16$; lines are the formulas, circles are measured.", "name": "fig-groups"}}
+# %% mystnb={"image": {"alt": "Left: bars on a logarithmic scale for four variants of one layer. Queries and keys go from 1,048,576 for the plain layer to 131,072 with groups, 8,192 with rotary positions and 1,024 with both; values and outputs stay at 1,048,576 without groups and 131,072 with them. Right: the unidentified share of query and key weights grows with the number of groups from about 1.4 to 6.2 percent without rotation, and half of that with; measured points lie on the lines."}, "figure": {"caption": "Left: unidentified numbers in one layer of the size of Llama-2-70B's, by circuit. Right: unidentified share of the query and key weights against the number of groups, $H = 8$, $D = 2$, $E = 16$; lines are the formulas, markers are measured.", "name": "fig-groups"}}
 lines = [1, 2, 3, 4, 5, 6, 7, 8]
 shares = {
     "plain": [g * 2 / ((8 + g) * 16) for g in lines],
@@ -463,7 +463,7 @@ assert measure(grouped, parameters=p).nullity == 2 * G * D**2 == 36
 # (H + G) D E - G D^2 = H D E + G D (E - D),
 # $$
 #
-# *falls* as $G$ falls. A larger share of fewer weights is not by itself an advantage, and we should not read the table above as an argument for sharing keys; the argument for that is memory.
+# *falls* as $G$ falls. A larger share of fewer weights is not by itself an advantage, and the table above is no argument for sharing keys; the argument for that is memory.
 #
 # ## Exercises
 #

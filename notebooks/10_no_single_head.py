@@ -45,8 +45,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # f(X) = W_V X\, \mathrm{softmax}(X^\top W_K^\top W_Q X), \qquad W_V \in \mathbb{R}^{E \times E};
 # $$
 #
-# we also take the form in use, with $W_O W_V$ in the place of $W_V$ and any value width. Their head widths are called $D'$ and $C'$ here,
-# to keep them apart from those of the multi-head layer.
+# we also take the form in use, with $W_O W_V$ in the place of $W_V$ and any value width. Their widths are called $D'$ and $C'$ here.
 
 # %% [markdown]
 # ## The claim
@@ -129,7 +128,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # The paper writes the count over $E^2$ as $1 + 2a - a^2$ (in our letters) and bounds it by its maximum, 2 at $a = 1$. For $a > 1$ this
 # polynomial is not the count: it falls, while the count stays at 2. And the paper's single head has no output matrix. The conclusion holds
-# in both cases, as the theorem says.
+# with both.
 # ```
 #
 # ```{prf:remark} Departure from the paper
@@ -385,8 +384,7 @@ check("sec-4.10", networks_in_percent=[round(100 * r) for pair in ratios for r i
 
 # %% [markdown]
 # Width and embeddings grow by the root $\sqrt{2 - 1/H}$, blocks by about $2 - 1/H$, and two thirds of a block is MLP, which the comparison
-# was not about. If the wider network does better, nobody can say that its attention is the reason. On this the paper is right: equal counts
-# can be had only at the price of an unfair comparison.
+# was not about. If the wider network does better, nobody can say that its attention is the reason. On this the paper is right.
 #
 # ## Break it
 #
