@@ -111,15 +111,15 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proposition} Heads of any width
 # :label: prop-rotary-wide
 #
-# For any $D$ and $E$ let $\lambda(n) = 2nE - r(2E - r)$ with $r = \min(n, E)$, the number of {prf:ref}`prop-count-r`. Under a causal mask or none, the number of
+# For any $D$ and $E$ let $\mathrm{lost}(n) = 2nE - r(2E - r)$ with $r = \min(n, E)$, the number of {prf:ref}`prop-count-r`. Under a causal mask or none, the number of
 # unidentified directions in $(W_Q, W_K)$ of each head of a generic rotary layer is, if it has keys of its own,
 #
 # $$
-# \lambda(d_0) + \lambda(d_\pi) + \sum_\varphi 2\, \lambda(n_\varphi) .
+# \mathrm{lost}(d_0) + \mathrm{lost}(d_\pi) + \sum_\varphi 2\, \mathrm{lost}(n_\varphi) .
 # $$
 # ```
 #
-# As $\lambda(n) = n^2$ for $n \le E$, nothing changes when $D$ outgrows $E$, as long as no *class* of coordinates does. With
+# As $\mathrm{lost}(n) = n^2$ for $n \le E$, nothing changes when $D$ outgrows $E$, as long as no *class* of coordinates does. With
 # distinct frequencies the count is $D$ even for $E = 1$.
 #
 # ## Proof
@@ -424,7 +424,7 @@ assert count(partly).terms["query-key maps"] == 12 * (48**2 + 16) == 12 * 2320
 
 # %% [markdown]
 # **Several heads, and heads wider than their tokens.** {prf:ref}`lem-rotary-heads` says that counts add up over heads, and {prf:ref}`prop-rotary-wide` what each has. Two heads with $D = 6$ and three different planes on $E = 2$;
-# three with $D = 4$ on $E = 1$; and two with three planes alike, where the class has $n = 3 > E = 2$ and $2\,\lambda(3) = 2\,(12 - 4) = 16$ takes the place of $2 \cdot 3^2 = 18$.
+# three with $D = 4$ on $E = 1$; and two with three planes alike, where the class has $n = 3 > E = 2$ and $2\,\mathrm{lost}(3) = 2\,(12 - 4) = 16$ takes the place of $2 \cdot 3^2 = 18$.
 
 # %%
 beside = [
@@ -432,7 +432,7 @@ beside = [
     Attention(1, 3, head_dim=4, value_dim=1, rotary=(0.5, 1.1)),
     Attention(2, 2, head_dim=6, value_dim=1, rotary=(0.5, 0.5, 0.5)),
 ]
-lost = lambda n, E: 2 * n * E - min(n, E) * (2 * E - min(n, E))  # lambda(n)
+lost = lambda n, E: 2 * n * E - min(n, E) * (2 * E - min(n, E))  # lost(n)
 check(
     "prop-4.8",
     wide_formula=[2 * 3 * 2 * lost(1, 2), 3 * 2 * 2 * lost(1, 1), 2 * 2 * lost(3, 2)],

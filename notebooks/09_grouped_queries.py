@@ -28,7 +28,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # Grouped queries
 #
-# *Assumed: {prf:ref}`prop-orbit` (one pair of maps), {prf:ref}`lem-heads-apart` (many heads), and for rotations {doc}`08_rotary_positions`. No biases, plain softmax.*
+# *Assumed: {prf:ref}`prop-orbit` (one pair of maps), {prf:ref}`lem-heads-apart` (many heads), and for rotations {doc}`08_rotary_positions`. No biases, plain softmax, a causal mask or none.*
 #
 # *In the ledger:* {ref}`section 4.9 <ledger-sec-4-9>`, {ref}`Llama-2-70B <ledger-llama>`.
 #

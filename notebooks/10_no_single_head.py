@@ -28,7 +28,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # No single head will do
 #
-# *Assumed: no biases, no {term}`rotary positions <rotary position>` (until we break that), plain softmax; {prf:ref}`lem-two-products`,
+# *Assumed: no biases, no {term}`rotary positions <rotary position>` (until we break that), plain softmax, a causal mask or none; {prf:ref}`lem-two-products`,
 # {prf:ref}`prop-count-r` and {prf:ref}`cor-whole-layer`.*
 #
 # *In the ledger:* {ref}`section 4.10 <ledger-sec-4-10>`.
@@ -128,7 +128,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # The paper writes the count over $E^2$ as $1 + 2a - a^2$ (in our letters) and bounds it by its maximum, 2 at $a = 1$. For $a > 1$ this
 # polynomial is not the count: it falls, while the count stays at 2. And the paper's single head has no output matrix. The conclusion holds
-# with both.
+# for wider heads too, and with an output matrix.
 # ```
 #
 # ```{prf:remark} Departure from the paper
@@ -490,6 +490,7 @@ for name, H, D in (("one head of width 8", 1, 8), ("two heads of width 1", 2, 1)
     drawn[name] = [(y, at_x(x), x) for x in circle]
     off = max(off_segment(layer, weights, y, x) for x in circle)
     assert off < 1e-12 if H == 1 else off > 0.1
+    assert layer.parameters == (40 if H == 1 else 16)
     alone = forward(layer, weights, circle[:, None])[:, 0]
     assert (alone - circle).abs().max() < 1e-12
 
