@@ -320,8 +320,8 @@ check("sec-4.10", matching_widths=list(matching.values()))
 
 # %% [markdown]
 # The first two are those of {cite:t}`vaswani2017`; the GPT-2 sizes are the presets of {cite:t}`karpathy2022`. Rounding up makes the single
-# head identify somewhat too many numbers (3,200 for GPT-2), except where $E^2 (2 - 1/H)$ happens to be a square. GPT-2 XL, with its odd 25 heads, is such a
-# case: $2 - 1/25 = (7/5)^2$, and $E_0 = 2240$ matches exactly. At sizes that we can measure:
+# head identify somewhat too many numbers (3,200 for GPT-2), except where $E^2 (2 - 1/H)$ is a square, as for GPT-2 XL:
+# $2 - 1/25 = (7/5)^2$, and $E_0 = 2240$ matches exactly. At sizes that we can measure:
 
 # %%
 around = []
@@ -346,7 +346,7 @@ assert matching_width(1600, 25) == 2240 and 2 * 2240**2 == identified_multi(1600
 # $$
 #
 # parameters: embeddings, then attention, MLP and two norms in each block, and the last norm. Without an output matrix $4E^2$ becomes
-# $3E^2$. We check the formula on models that we build, then use it.
+# $3E^2$. We check it on models that we build.
 
 
 # %%
@@ -578,8 +578,8 @@ assert not exact_matches(384, 6) and (2240, 2240) in exact_matches(1600, 25)
 # :class: dropdown
 #
 # For one head the output is $\sum_i p_i N x_i$ with $p_i > 0$ of sum 1: it lies in the convex hull of the outputs at the single tokens. For
-# $H$ heads each part lies in the hull of the points $N_h x_i$, and the output in the sum of these $H$ hulls, which is larger. Along a line
-# we can see it: project on any direction, and one head never exceeds the largest single-token output, while two heads can.
+# $H$ heads each part lies in the hull of the points $N_h x_i$, and the output in the sum of these $H$ hulls, which is larger. Projected
+# on any direction, one head never exceeds the largest single-token output, while two heads can.
 # ```
 
 
