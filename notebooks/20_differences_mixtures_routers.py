@@ -36,7 +36,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ## The question
 #
-# Three things that networks do since, and that the paper's layer does not. They **subtract** one attention map from another {cite:p}`ye2025`. They turn
+# Three things that networks have come to do, and that the paper's layer does not. They **subtract** one attention map from another {cite:p}`ye2025`. They turn
 # queries and keys in some layers and **leave them alone in others**, as Command R7B, Llama 4 and SmolLM3 do. And they keep many MLPs, the *experts*, and let a
 # **router** choose a few of them for each token. Each has numbers of its own: a second pair of query and key maps and the vectors that say how much of
 # it to subtract; nothing at all, but other layers; a row of the router for each expert. How many of all these are {term}`idle`?
@@ -92,7 +92,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proposition} The router of a mixture of experts
 # :label: prop-router
 #
-# Let inputs be free, $E \ge 2$, and let each expert be chosen on some open set of inputs; let $k \ge 2$ in (b) and (d). At generic weights a direction in the router and
+# Let inputs be free, $E \ge 2$, and let each expert be chosen far out: at $t d$ for all large $t$, for an open set of directions $d$. Let $k \ge 2$ in (b) and (d). At generic weights a direction in the router and
 # the experts changes no output to first order, at any input where the choice is not a tie, if and only if it leaves each $f_i$ as it is and moves the rows of the router
 #
 # 1. all alike, $\dot w_1 = \dots = \dot w_n$ and $\dot b_1 = \dots = \dot b_n$, in (a) and (b): $E$ directions, or $E + 1$ with a bias;
@@ -133,7 +133,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # As $t$ grows, $u_h$ is a power series in the $e^{-\kappa_{im} t}$ of its two maps that tends to $u_h^\infty = x_{m_1} - \lambda x_{m_2}$, and (up to a common $\sqrt{t}$ without a norm) $\psi_h(u_h)$ is one as well, for $\psi_h$ is analytic where $W_V u \ne 0$. In it $e^{-\kappa_{im} t}$
 # stands with the coefficient $\psi_h'(u_h^\infty)(x_m - x_{m_i})$, for the second map times $-\lambda$. For generic weights and inputs this is not zero: with a norm because $C \ge 2$. Now differentiate along the direction. The coefficient of $t\, e^{-\kappa_{im} t}$ in $\dot y$ is $-\dot \kappa_{im}$ times that vector,
-# so $\dot\kappa_{im} = 0$: *differences of scores keep*, for almost all sequences and so for all. With $L = 3$ and one of the first two tokens zero this says that all $M_i$ keep, at every offset $L - m \ge 1$. So the direction in queries and keys is one of part 1 ({prf:ref}`prop-groups`, {prf:ref}`prop-groups-rotary`).
+# so $\dot\kappa_{im} = 0$: *differences of scores keep*, for almost all sequences and so for all. With a token that is zero among the first $L - 1 \ge 2$ this says that $x_m^\top \dot M_i\, x_L = 0$ for the others: all $M_i$ keep, at every offset $L - m \ge 1$. So the direction in queries and keys is one of part 1 ({prf:ref}`prop-groups`, {prf:ref}`prop-groups-rotary`).
 #
 # The coefficients themselves keep too. Where both maps prefer the same token they are $v$ and $-\lambda v$ with one $v \ne 0$, so $\dot\lambda = 0$. Then $u_h$ keeps and $\dot y = \sum_h \dot\psi_h(u_h) = 0$. Different heads have different exponents, so each $\dot\psi_h(u_h)$ is
 # constant in $t$. For two tokens $u_h = (1 - \lambda) x_2 + w (x_1 - x_2)$, where $w$ runs through an interval. Thus $\dot\psi_h$ is constant on a piece of a line and, being analytic on a line that misses the kernel of $W_V$, on all of it. Without a norm $\dot\psi_h$ is linear, so $\dot\psi_h(x_1 - x_2) = 0$. With one it depends on
@@ -162,7 +162,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # $$
 #
 # with $i$ over the chosen experts and $j$ over all of them in (a), over the chosen in (b). By the lemma the terms with $i = j$ and those of each pair vanish alone: $\dot f_i = 0$, and then $(u_i - u_j)(f_i - f_j) = 0$ or, if $j$ is not chosen, $(u_i - u_j) f_i = 0$. So $u_i = u_j$ for an open set of $d$, which gives $\dot w_i = \dot w_j$ and
-# $\dot b_i = \dot b_j$. In (a) these are all pairs with a chosen $i$, and we are done. In (b) any two experts that are chosen together move alike. Cross the border between two sets: one expert is put in another's place and $k - 1 \ge 1$ stay, so both move like those that stay. Going from region to region we meet every expert.
+# $\dot b_i = \dot b_j$. In (a) these are all pairs with a chosen $i$, and we are done. In (b) any two experts that are chosen together move alike. Cross the border between two sets of directions: one expert is put in another's place and $k - 1 \ge 1$ stay, so both move like those that stay. Going from region to region we meet every expert.
 #
 # *Sigmoids.* Put $\sigma_i = \sigma(s_i)$. In (c) the terms of expert $i$ alone depend on $e^{-|w_i \cdot d| t}$, so $\sigma_i \dot f_i + \sigma_i (1 - \sigma_i)\, u_i f_i$ is constant in it. Its derivative in $\sigma_i$, $\dot f_i + (1 - 2\sigma_i)\, u_i f_i$, vanishes for variable $\sigma_i$, so $u_i = 0$ and $\dot f_i = 0$. In (d) multiply by $(\sum_j \sigma_j)^2$. The pair $\{i, j\}$ contributes
 #
@@ -239,7 +239,7 @@ check("difference", moved_together=change, value_alone=one_sided)
 #
 # ### Two maps subtracted
 #
-# Five numbers for each layer: the proposition's, `count`, the generators that pass a Jacobian-vector product and are independent together, and the rank of the Jacobian of the package's program, which knows of no symmetry;
+# Four numbers for each layer: the proposition's, `count`, the generators that pass a Jacobian-vector product and are independent together, and the rank of the Jacobian of the package's program, which knows of no symmetry;
 # for the first layer also that of our own program. (`count` and the generators rest on the same derivation, `measure` does not.)
 
 
@@ -503,7 +503,7 @@ print(f"{100 * jumped:.0f} %")
 assert alone == n * E and jumped > 0.05
 
 # %% [markdown]
-# Such borders are also why the proposition asks that each expert be chosen on an open set, and why a measurement needs many tokens. DeepSeek-V3 adds a number to each score for the choice alone; its derivative is zero everywhere, and it moves nothing but borders.
+# Such borders are also why the proposition asks where each expert is chosen, and why a measurement needs many tokens. DeepSeek-V3 adds a number to each score for the choice alone; its derivative is zero everywhere, and it moves nothing but borders.
 #
 # ## What others found of the same numbers
 #
@@ -571,14 +571,14 @@ assert "residual rotations" not in count(gpt2).terms and invertible == group
 check("others-numbers", rotations_of_the_stream=[orthogonal, (E - 1) * (E - 2) // 2])
 
 # %% [markdown]
-# **Mixtures.** {cite:t}`tran2025moe` show for softmax gates, over all experts or the largest few, that two mixtures agree exactly when a common translation of the gate and a permutation of the experts leads from one to the other, for experts that differ; a translation has $E + 1$ numbers with a bias. {prf:ref}`prop-router` has the same $E + 1$, to first order. It
+# **Mixtures.** {cite:t}`tran2025moe` show for softmax gates, over all experts or the largest few, that two mixtures agree exactly when a common translation of the gate and a permutation of the experts leads from one to the other, under conditions that generic experts meet; a translation has $E + 1$ numbers with a bias. {prf:ref}`prop-router` has the same $E + 1$, to first order. It
 # adds what is inside an expert, sigmoid gates, which have no translation, and centred inputs.
 
 # %% [markdown]
 # ## What it means
 #
-# Each of the three follows from what the outputs see. A second map costs what a first one costs, and a shared value is counted once; that value is twice as wide and would lose twice as much, and only the norm behind it brings the layer back to what its plain twin loses. Four vectors for one number are $4D - 1$ idle numbers, and they are no
-# accident: they change how fast $\lambda$ learns. Still layers are where the freedom of queries and keys is now, nine layers of SmolLM3 holding about forty times what the other twenty-seven do. And a softmax router carries one row too many. Whoever merges or compares such models has to fix these numbers first; whoever counts what a model
+# Each of the three follows from what the outputs see. A second map costs what a first one costs, and a shared value is counted once; that value is twice as wide and would lose twice as much, and only the norm behind it brings the layer back to what its plain twin loses. Four vectors for one number are $4D - 1$ idle numbers:
+# they change how fast $\lambda$ learns, not what it can be. Still layers are where the freedom of queries and keys is now, nine layers of SmolLM3 holding about forty times what the other twenty-seven do. And a softmax router carries one row too many. Whoever merges or compares such models has to fix these numbers first; whoever counts what a model
 # knows should not count them.
 #
 # ## Exercises
