@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .layer.attention import forward
     from .layer.counting import Count
     from .layer.description import Attention
+    from .layer.differences import DifferentialAttention
     from .layer.exact import exact_nullity
     from .layer.gauge import act_query_key, act_value_output
     from .layer.latents import LatentAttention
@@ -37,6 +38,7 @@ HOMES = {
     "layer.attention": ("forward",),
     "layer.counting": ("Count",),
     "layer.description": ("Attention",),
+    "layer.differences": ("DifferentialAttention",),
     "layer.exact": ("exact_nullity",),
     "layer.gauge": ("act_query_key", "act_value_output"),
     "layer.latents": ("LatentAttention",),

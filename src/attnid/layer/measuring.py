@@ -17,6 +17,7 @@ from torch import Tensor
 from ..checks import require, require_size
 from .attention import attend, project, random_inputs
 from .description import Attention
+from .differences import DifferentialAttention, forward_difference
 from .latents import LatentAttention, forward_latent
 from .parameters import check_parameters
 from .scaling import NoGapError, even_heads, input_scale, refuse_what_rounding_hides, units
@@ -31,7 +32,8 @@ WELL_CONDITIONED = (
 MAX_BYTES = 4 * 2**30  # of a Jacobian
 MAX_PARAMETERS = 3000  # of a function whose structure is not used
 ROWS = 3  # of its Jacobian for each parameter, at first
-KNOWN = "must be an Attention, a LatentAttention or a GPTConfig"
+KNOWN = "must be an Attention, a LatentAttention, a DifferentialAttention or a GPTConfig"
+FORWARD = {LatentAttention: forward_latent, DifferentialAttention: forward_difference}
 OUTPUT = ("W_O", "b_O")
 CHANGES = (
     "residual={:.1e}: fresh sequences still change the outputs along directions that seemed idle"
@@ -272,8 +274,12 @@ def measure(attention, *, seed=0, parameters=None):
 
 
 @measure.register
-def measure_latent(attention: LatentAttention, *, seed=0, parameters=None):
-    """The same for a layer of latent attention, of at most MAX_PARAMETERS parameters."""
+def measure_described(
+    attention: LatentAttention | DifferentialAttention, *, seed=0, parameters=None
+):
+    """The same for a layer of latent or differential attention, of at most MAX_PARAMETERS
+    parameters.
+    """
     a, length = attention, 6 + 2 * len(attention.rotary)
 
     def draw(number, seed):
@@ -284,7 +290,7 @@ def measure_latent(attention: LatentAttention, *, seed=0, parameters=None):
     parameters = a.random_parameters(seed) if parameters is None else parameters
     parameters = check_parameters(a.shapes, parameters)
     return measure_function(
-        partial(forward_latent, a), parameters, draw, length * a.embed_dim, seed
+        partial(FORWARD[type(a)], a), parameters, draw, length * a.embed_dim, seed
     )
 
 
