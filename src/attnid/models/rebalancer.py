@@ -138,7 +138,7 @@ def _described(model):
     sizes = [getattr(config, name, None) for name in ("n_embd", "n_head", "n_layer")]
     nano = all(isinstance(size, int) for size in sizes)
     require(nano, "model", type(model).__name__, "is neither of transformers nor nanoGPT's")
-    turns = getattr(config, "positions", "learned") == "rotary"
+    turns = "rotary" in str(getattr(config, "positions", "learned"))  # one word, or one a layer
     why = "turns pairs of neighbours, which no layout describes: use attnid.rebalance(rotary=...)"
     require(not turns, "positions", "rotary", why)
     layer = Attention(config.n_embd, config.n_head, bias="qkvo" if config.bias else "")
