@@ -68,8 +68,8 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # Call a smooth function $f$ of $(W_Q, W_K)$ *conserved* if it is constant along the gradient flow of every smooth loss of $M$.
 #
-# 1. Where the $D \times 2E$ matrix $(W_Q\; W_K)$ has rank $D$, the gradient of a conserved function is $(T W_Q, -T W_K)$ with a *symmetric* $T$. The
-#    entries of $\Delta$ provide all of these, so there are exactly $D(D+1)/2$ independent conserved numbers.
+# 1. The gradient of a conserved function is $(T W_Q, -T W_K)$ with a *symmetric* $T$ wherever the $D \times 2E$ matrix $(W_Q\; W_K)$ has rank $D$.
+#    The entries of $\Delta$ provide all of these: there are exactly $D(D+1)/2$ independent conserved numbers.
 # 2. Along the null direction $(T W_Q, -T^\top W_K)$ the imbalance changes at the rate $(T P_Q + P_K T) + (T P_Q + P_K T)^\top$. If $W_Q$ or $W_K$ has
 #    rank $D$, those of these directions along which it keeps still have $T P_Q + P_K T$ skew, and make a space of dimension $D(D-1)/2$.
 # 3. With {term}`rotary positions <rotary position>`, $D/2$ planes with distinct frequencies in $(0, \pi)$, losses of all the products
@@ -89,8 +89,8 @@ elif os.path.isdir("../../../notebooks/results"):
 # $\eta^2 ( W_K \Gamma \Gamma^\top W_K^\top - W_Q \Gamma^\top \Gamma\, W_Q^\top )$.
 # ```
 #
-# This is the {term}`drift` of the step. So $t/\eta$ steps, for a fixed $t$, change the imbalance by $\eta \Lambda$ to first order in $\eta$, where
-# $\Lambda = \int_0^t (A A^\top - B B^\top)$ is taken along the flow.
+# This is the {term}`drift` of the step. If the loss is smooth and does not change with time, $t/\eta$ steps drift by $\eta \Lambda$ to first order in
+# $\eta$, with $\Lambda = \int_0^t (A A^\top - B B^\top)$ along the flow.
 #
 # ```{prf:lemma} Decay contracts (beyond the paper)
 # :label: lem-decay
@@ -105,16 +105,13 @@ elif os.path.isdir("../../../notebooks/results"):
 # :label: prop-heavy-ball
 #
 # Let $V_{n+1} = \gamma V_n - \eta\, (A_n, B_n)$ and $(W_Q, W_K)_{n+1} = (W_Q, W_K)_n + V_{n+1}$, with $V_0 = 0$, and write $V_n = (V_Q, V_K)_n$,
-# $\Phi_n = V_Q V_Q^\top - V_K V_K^\top$. Then exactly
-#
-# $$
-# \Delta_{n+1} - \Delta_n = Y_n + \Phi_{n+1}, \qquad Y_n = \gamma\, (Y_{n-1} + 2 \Phi_n), \qquad Y_0 = 0 .
-# $$
+# $\Phi_n = V_Q V_Q^\top - V_K V_K^\top$. Then exactly $\Delta_{n+1} - \Delta_n = Y_n + \Phi_{n+1}$ with $Y_0 = 0$ and
+# $Y_n = \gamma\, (Y_{n-1} + 2 \Phi_n)$.
 # ```
 #
-# Where gradients vary slowly, $V \approx -\frac{\eta}{1 - \gamma} (A, B)$ and $Y \approx \frac{2\gamma}{1-\gamma} \Phi$: momentum drifts like
-# gradient descent at the rate $\eta / (1 - \gamma)$, but $(1 + \gamma)/(1 - \gamma)$ times as much, 19 times for $\gamma = 0.9$. Adam's first step,
-# $-\eta\, (\operatorname{sign} A, \operatorname{sign} B)$, drifts at first order in $\eta$, since signs do not satisfy the equations of
+# Where gradients vary slowly, $V \approx -\frac{\eta}{1 - \gamma} (A, B)$ and $Y \approx \frac{2\gamma}{1-\gamma} \Phi$: momentum drifts
+# $(1 + \gamma)/(1 - \gamma)$ times as much as gradient descent at the rate $\eta / (1 - \gamma)$, 19 times for $\gamma = 0.9$. Adam's first step,
+# $-\eta\, (\operatorname{sign} A, \operatorname{sign} B)$, drifts at first order in $\eta$: signs do not satisfy the equations of
 # {prf:ref}`lem-conserved`.
 #
 # ```{prf:proposition} What an optimiser respects (beyond the paper)
@@ -129,8 +126,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ### How far a step is from orthogonal
 #
-# The paper measures a step by its best approximation in $\mathcal{T} = \{ (T W_Q, -T^\top W_K) \}$, the null directions that come from changes of
-# basis.
+# The paper measures a step by its best approximation in $\mathcal{T} = \{ (T W_Q, -T^\top W_K) \}$, the null directions of {prf:ref}`lem-directions`.
 #
 # ```{prf:proposition} The share of a step that is null (paper: section 5.1)
 # :label: prop-rho
@@ -152,10 +148,10 @@ elif os.path.isdir("../../../notebooks/results"):
 #    of mean $D/(2E)$. This is $1/(2H)$ when $D = E/H$.
 # ```
 #
-# This share is {term}`rho`. Three measures are of the weights and not of the step: {term}`beta`, $\beta = \lVert \Delta \rVert_F$, and {term}`tau`,
-# $\tau = \operatorname{tr} \Delta = \lVert W_Q \rVert^2 - \lVert W_K \rVert^2$, both conserved by the flow, and {term}`mu`, the $\mu$ above, positive
-# exactly when $W_Q$ or $W_K$ has rank $D$. Where $\mu = 0$ the space $\mathcal{T}$ is smaller ({prf:ref}`prop-deficient-rank`), and $\rho$ is still
-# the share in it.
+# This share is {term}`rho`. Three measures are of the weights alone: {term}`beta`, $\beta = \lVert \Delta \rVert_F$, and {term}`tau`,
+# $\tau = \operatorname{tr} \Delta = \lVert W_Q \rVert^2 - \lVert W_K \rVert^2$, both conserved by the flow, and {term}`mu`, positive exactly when
+# $W_Q$ or $W_K$ has rank $D$. Where $\mu = 0$ the space $\mathcal{T}$ is smaller ({prf:ref}`prop-deficient-rank`), and $\rho$ is still the share in
+# it.
 #
 # ### With biases
 #
@@ -185,21 +181,14 @@ elif os.path.isdir("../../../notebooks/results"):
 # holds for all $T$. *2.* By *1* and its transpose, $\dot P_Q = -(A W_Q^\top + W_Q A^\top) = -(W_K B^\top + B W_K^\top) = \dot P_K$.
 # ```
 #
-# The paper uses the chain rule, $A W_Q^\top = W_K \Gamma W_Q^\top = W_K B^\top$. Here the symmetry is enough, as in Noether's theorem
-# ({cite:t}`kunin2021`, {cite:t}`zhao2025`): for symmetric $T$ the null direction $(T W_Q, -T W_K)$ is the gradient of
-# $\frac{1}{2} \langle T, \Delta \rangle$, and of two functions with orthogonal gradients each is constant along the other's flow. The other proofs
-# are folded.
+# The paper uses the chain rule, $A W_Q^\top = W_K \Gamma W_Q^\top = W_K B^\top$; the symmetry is enough ({cite:t}`kunin2021`, {cite:t}`zhao2025`).
+# The other proofs are folded.
 #
 # ```{admonition} Proof that nothing else is conserved
 # :class: dropdown
 #
 # (Of {prf:ref}`prop-conserved-count`.) *1.* Put $U = (W_Q\; W_K)$ and $I_\pm = \mathrm{diag}(I, -I) \in \mathbb{R}^{2E \times 2E}$; then
-# $\Delta = U I_\pm U^\top$. The gradient of a loss is $U F(\Gamma)$ with
-#
-# $$
-# F(\Gamma) = \begin{pmatrix} 0 & \Gamma^\top \\ \Gamma & 0 \end{pmatrix},
-# $$
-#
+# $\Delta = U I_\pm U^\top$. The gradient of a loss is $U F(\Gamma)$, where $F(\Gamma) = \begin{pmatrix} 0 & \Gamma^\top \\ \Gamma & 0 \end{pmatrix}$,
 # and linear losses provide every $\Gamma \in \mathbb{R}^{E \times E}$. So the derivative of a conserved $f$ along each linear vector field $U F$ is
 # zero, and then also along their brackets $U(F_1 F_2 - F_2 F_1)$. With $F_1 = F(e_i e_j^\top)$ and $F_2 = F(e_i e_k^\top)$, $j \neq k$, the bracket
 # is $U \mathrm{diag}(e_j e_k^\top - e_k e_j^\top,\, 0)$, and transposing both gives the same in the other block. Sums of all these make every
@@ -236,11 +225,11 @@ elif os.path.isdir("../../../notebooks/results"):
 # (Of {prf:ref}`prop-respects`.) The loss sees the same $M$ and so the same $\Gamma$. The new gradient is $S^{-\top} W_K \Gamma = S^{-\top} A$, and
 # $S B$ for the keys. *1.* If $S^{-\top} = S$, gradients change as the weights do, and so do the sums that momentum and decay make of them. If $S$ is
 # respected, the first step shows $S^{-\top} A = S A$; as $W_K$ can have rank $D$, $A = W_K \Gamma$ can be any matrix, and $S^\top S = I$. *2.* What
-# Adam does to an entry is an odd function of the history of that entry, the same for all, so it respects signed permutations. Conversely its first
-# step is $-\eta \operatorname{sign}(A)$, so $S \operatorname{sign}(A) = \operatorname{sign}(S^{-\top} A)$ for almost all $A$: $S$ turns every vector
-# of signs into a vector of signs. Row $i$ of $S$ then has $\sum_j \pm S_{ij} = \pm 1$ for every choice of signs. One choice makes the sum
-# $\sum_j |S_{ij}|$, which is therefore 1; turning one sign changes it by $2 |S_{ij}|$ and must lead to $1$ or $-1$, so each $|S_{ij}|$ is 0 or 1, and
-# exactly one of them is 1. As $S$ is nonsingular, these stand in different columns.
+# Adam does to an entry is one odd function of the history of that entry, so it respects signed permutations. Conversely its first step is
+# $-\eta \operatorname{sign}(A)$, so $S \operatorname{sign}(A) = \operatorname{sign}(S^{-\top} A)$ for almost all $A$: $S$ turns every vector of signs
+# into a vector of signs. Row $i$ of $S$ then has $\sum_j \pm S_{ij} = \pm 1$ for every choice of signs. One choice makes the sum $\sum_j |S_{ij}|$,
+# which is therefore 1; turning one sign changes it by $2 |S_{ij}|$ and must lead to $1$ or $-1$, so each $|S_{ij}|$ is 0 or 1, and exactly one of
+# them is 1. As $S$ is nonsingular, these stand in different columns.
 # ```
 #
 # ```{admonition} Proofs on the share of a step, and with biases
@@ -272,7 +261,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from scipy.integrate import simpson, solve_ivp
+from scipy.integrate import solve_ivp
 from scipy.linalg import solve_sylvester
 from scipy.stats import beta as beta_distribution, kstest
 
@@ -288,7 +277,7 @@ def imitation(layer):
     """Weights to start from, and the loss: the mean squared distance to a teacher."""
     x = random_inputs(layer, 8, 6, seed=2)  # 8 sequences of 6 tokens
     taught = forward(layer, layer.random_parameters(seed=1), x)
-    loss = lambda p, of=layer: (forward(of, p, x) - taught).square().sum(-1).mean()
+    loss = lambda p, t=0, a=layer: (forward(a, p, x) - taught).square().sum(-1).mean()
     return layer.random_parameters(seed=0), loss
 
 
@@ -306,15 +295,19 @@ check("lemma-5.1", balance=apart(A @ start["W_Q"].mT, start["W_K"] @ B.mT))
 
 
 # %%
-def flow(loss, start, tolerance, time=2.0):
-    """States along the flow at 201 times from 0 to `time`, name -> (201, ...)."""
+def flow(loss, start, tolerance, time=2.0, longest=np.inf):
+    """States along the flow, gradients cut to a length, at 201 times: name -> (201, ...)."""
     sizes, gradient = [t.numel() for t in start.values()], torch.func.grad(loss)
     pack = lambda p: torch.cat([t.flatten() for t in p.values()])
     unpack = lambda v: {
         name: part.view(*v.shape[:-1], *start[name].shape)
         for name, part in zip(start, v.split(sizes, -1))
     }
-    downhill = lambda _, v: -pack(gradient(unpack(torch.from_numpy(v)))).numpy()
+
+    def downhill(t, v):
+        g = pack(gradient(unpack(torch.from_numpy(v)), t)).numpy()
+        return -g * min(1, longest / np.linalg.norm(g))
+
     method = {"method": "DOP853", "rtol": tolerance, "atol": tolerance}
     at = np.linspace(0, time, 201)
     run = solve_ivp(downhill, (0, time), pack(start).numpy(), t_eval=at, **method)
@@ -330,14 +323,14 @@ def strayed(path, of=imbalance):
 # %% [markdown]
 # ## The check
 #
-# **What the flow keeps.** By $t = 2$ the loss has fallen and the weights have moved. The imbalance has not. With a solver a million times as sloppy
-# it moves by as much as that solver errs: the agreement is not built in.
+# **What the flow keeps.** The loss falls, the weights move, and the imbalance does not. With a solver a million times as sloppy it moves by as much
+# as that solver errs: the agreement is not built in.
 #
 # ```{prf:remark} The layout matters
 # :label: rem-11-layout
 #
-# Weights are $D \times E$ here, as in the paper and in `torch.nn.Linear`, and $\Delta$ is $D \times D$, where $S$ acts. The $E \times E$ matrix
-# $W_Q^\top W_Q - W_K^\top W_K$ looks as good and is *not* conserved; it is the right one for weights stored as $E \times D$.
+# Weights are $D \times E$ here, as in the paper and in `torch.nn.Linear`. The $E \times E$ matrix $W_Q^\top W_Q - W_K^\top W_K$ looks as good as
+# $\Delta$ and is *not* conserved; it is the right one for weights stored as $E \times D$.
 # ```
 
 # %%
@@ -355,39 +348,25 @@ check("lemma-5.1", flow=strayed(path), sloppy=strayed(flow(loss, start, 1e-6)))
 # fixed $M_\star$ it ends where the flow without a cut ends, with one that moves before it settles it does not; the imbalance stays in all four runs.
 
 # %%
-pair = np.array([[[1.0, 0.2], [0.0, 0.8]], [[1.1, 0.0], [-0.3, 1.2]]])  # W_Q, W_K
-grams = lambda w: w[0] @ w[0].T - w[1] @ w[1].T
-
-
-def end(swing, longest):
-    """W_Q and W_K at t = 40, gradients cut to a length."""
-
-    def velocity(t, w):
-        W_Q, W_K = w.reshape(2, 2, 2)
-        goal = (1 + swing * np.exp(-t) * np.cos(3 * t)) * np.array([[2, -1], [1, 0.5]])
-        Gamma = W_K.T @ W_Q - goal
-        downhill = -np.stack((W_K @ Gamma, W_Q @ Gamma.T)).ravel()
-        return downhill * min(1, longest / np.linalg.norm(downhill))
-
-    run = solve_ivp(velocity, (0, 40), pair.ravel(), "DOP853", rtol=1e-12, atol=1e-12)
-    return run.y[:, -1].reshape(2, 2, 2)
-
-
+goal = torch.tensor([[2.0, -1.0], [1.0, 0.5]]).double()
+pair = {"W_Q": torch.tensor([[1.0, 0.2], [0.0, 0.8]]).double()}
+pair["W_K"] = torch.tensor([[1.1, 0.0], [-0.3, 1.2]]).double()
 kept, far = [], []
 for swing in (0, 8):
-    cut, whole = end(swing, 1), end(swing, np.inf)
-    kept += [np.abs(grams(w) - grams(pair)).max() for w in (cut, whole)]
-    far.append(np.linalg.norm(cut - whole) / np.linalg.norm(whole - pair))
+    pull = lambda t: (1 + swing * np.exp(-t) * np.cos(3 * t)) * goal
+    off = lambda p, t: (p["W_K"].mT @ p["W_Q"] - pull(t)).square().sum() / 2
+    cut, whole = (flow(off, pair, 1e-12, 40, longest) for longest in (1, np.inf))
+    kept += [strayed(cut), strayed(whole)]
+    far.append(apart(cut["W_Q"][-1], whole["W_Q"][-1]))
 check("lemma-5.1", clipped=kept, clipped_fixed=far[0], clipped_moving=far[1])
 
 # %% [markdown]
 # **How many numbers.** {prf:ref}`prop-conserved-count` counts what gradients and their brackets fail to span: a rank. Each entry of $M$, or of all
 # $M_\delta$, is a quadratic form in the $2DE$ weights $w$. With its Hessian $Y$, by automatic differentiation, its gradient is $Y w$, and the bracket
 # of two gradients is $(Y_1 Y_2 - Y_2 Y_1) w$. A second count is that of the symmetric $T$ that commute with the rotations: for these
-# $\frac12 \langle T, \Delta \rangle$ is conserved. There are four plain heads, $D = 1, \dots, 4$, and three rotary ones with $D = 4$: two planes that
-# turn differently, two that turn alike ($n$ such planes conserve the $n^2$ real numbers of a Hermitian matrix), and one beside two coordinates that
-# do not turn. The last check is the exception of part 3: where one of two planes has $(q_i, k_i) = 0$, all its 16 numbers keep still, beside the one
-# of the other plane.
+# $\langle T, \Delta \rangle$ is conserved. There are four plain heads, $D = 1, \dots, 4$, and three rotary ones with $D = 4$: two planes that turn
+# differently, two that turn alike ($n$ such planes conserve the $n^2$ real numbers of a Hermitian matrix), and one beside two still coordinates. The
+# last check is the exception of part 3: a plane with $(q_i, k_i) = 0$ keeps all its 16 numbers, beside the one of the other plane.
 
 
 # %%
@@ -438,7 +417,7 @@ check("beta-tau-mu", plane_at_zero=room_left(turning[4], zero=(0, 1)))
 eta, decay = 0.3, 0.5
 wide = Attention(E, H, head_dim=E, value_dim=D)
 same = {"W_K": torch.eye(E, dtype=torch.float64).expand(H, E, E)}
-of_M = lambda M: loss(start | {"W_Q": (E / D) ** 0.5 * M} | same, wide)
+of_M = lambda M: loss(start | {"W_Q": (E / D) ** 0.5 * M} | same, a=wide)
 Gamma = torch.func.grad(of_M)(start["W_K"].mT @ start["W_Q"])  # (H, E, E)
 by_Gamma = {"W_Q": start["W_K"] @ Gamma, "W_K": start["W_Q"] @ Gamma.mT}
 drift = eta**2 * imbalance(by_Gamma)
@@ -448,11 +427,11 @@ check("lemma-5.1", one_step=apart(moved(1) - imbalance(start), drift))
 check("lemma-5.1", decay=apart(moved(1 - eta * decay), contracted + drift))
 
 # %% [markdown]
-# Now whole runs of $n$ steps for the time $t = 2$: gradient descent at the rate $t/n$, the heavy ball with $\gamma = 0.9$ at a tenth of it, so that
-# it moves as fast, and Adam at $t/(4n)$. The drift over $t/n$ must tend to $\Lambda$ (by Simpson's rule on the solver's path) for gradient descent
-# and to $19\, \Lambda$ for the heavy ball, with an error that halves with the rate; Richardson's extrapolation from the two smallest rates must come
-# within 5%. Adam's drift at an eighth of the rate is still more than half of what it was. Last, the recursion of {prf:ref}`prop-heavy-ball` rebuilds
-# the imbalance of a run from the velocities alone.
+# Now whole runs of $n$ steps for the time $t = 2$: gradient descent at the rate $t/n$, the heavy ball with $\gamma = 0.9$ at a tenth of it, to move
+# as fast, and Adam at $t/(4n)$. The drift over $t/n$ must tend to $\Lambda$ (by the trapezoidal rule on the solver's path) for gradient descent and
+# to $19\, \Lambda$ for the heavy ball, with an error that halves with the rate; Richardson's extrapolation must come within 5%. Adam's drift at an
+# eighth of the rate is still more than half of what it was. Last, the recursion of {prf:ref}`prop-heavy-ball` rebuilds a run's imbalance from its
+# velocities.
 
 
 # %%
@@ -483,8 +462,7 @@ drifts = {
     for way, make in optimisers.items()
 }
 integrand = imbalance(torch.func.vmap(gradient)(path))  # A A^T - B B^T: (201, H, D, D)
-simpsons = simpson(integrand.numpy(), x=np.linspace(0, 2, 201), axis=0)
-integral = torch.from_numpy(simpsons)
+integral = torch.trapezoid(integrand, dx=0.01, dim=0)
 
 
 def error_of_limit(drift, factor):
@@ -517,7 +495,7 @@ check("optimisers", recursion=max(misfits))
 
 # %%
 toy = {"W_Q": torch.tensor([[-0.9]]).double(), "W_K": torch.tensor([[1.9]]).double()}
-toy_loss = lambda p: (p["W_K"] * p["W_Q"] - 1).square().sum() / 2
+toy_loss = lambda p, t=0: (p["W_K"] * p["W_Q"] - 1).square().sum() / 2
 flat = lambda p: torch.cat((p["W_Q"], p["W_K"]), -1).squeeze(-2)  # (n, 2)
 plane = {"flow": flat(flow(toy_loss, toy, 1e-12, time=4.0))}
 for way, make in {
@@ -540,8 +518,8 @@ predicted = {"gradient descent": descent, "heavy ball": 19 * descent}
 figures.imbalance_paths(plane, relative, predicted)
 
 # %% [markdown]
-# All four runs of {numref}`fig-imbalance-paths` end in the valley, at one function and four pairs of weights. Only that of the flow is known
-# beforehand: the point of the valley with the imbalance of the start.
+# In {numref}`fig-imbalance-paths` all four runs end in the valley, at one function and four pairs of weights. Only the flow's is known beforehand: it
+# has the imbalance of the start.
 #
 # ### The projection
 #
@@ -606,7 +584,7 @@ check("least-squares", basis=basis, eigenbases=eigenbases, solver=solver)
 # be $\lambda_{K,d} + \lambda_{Q,d'}$.
 # ```
 #
-# Both put to the test: the share of a gradient in the printed space, and by how much the equation fails when the indices are interchanged.
+# Put to the test: the share of a gradient in the printed space, and by how much the equation fails with the printed indices.
 
 # %%
 P_Q, P_K = W_Q @ W_Q.mT, W_K @ W_K.mT
@@ -794,9 +772,9 @@ check("optimisers", respected=[len(names) for names in respected.values()])
 # %% [markdown]
 # ## What it means
 #
-# Initialisation chooses the representative. A head trained by gradient flow carries $D(D+1)/2$ numbers from its random start to the end of training,
-# and no data can change them. Gradient descent changes them slowly, momentum many times faster, both in proportion to the rate; decay forgets them at
-# a known pace; Adam changes them at any rate.
+# A head trained by gradient flow carries $D(D+1)/2$ numbers from its random start to the end of training, and no data can change them. Gradient
+# descent changes them slowly, momentum many times faster, both in proportion to the rate; decay forgets them at a known pace; Adam changes them at
+# any rate tried.
 #
 # Three cautions. A step with $\rho = 0$ is orthogonal to the null space *where it is taken*; many such steps can still lead along an {term}`orbit`,
 # in the $D(D-1)/2$ dimensions that {prf:ref}`prop-conserved-count` leaves. A step with $\rho = 1$ need not show in $\beta$ or $\tau$. And with biases
@@ -804,9 +782,8 @@ check("optimisers", respected=[len(names) for names in respected.values()])
 #
 # ## Exercises
 #
-# **1. Low rank.** Take $W_Q$, then both weights, of rank $D - 1$. What becomes of $\mathcal{T}$ and of $\mu$?
-#
-# **2. Silent steps.** Has every step that keeps $M$ to first order $\rho = 1$?
+# **1. Low rank.** Take $W_Q$, then both weights, of rank $D - 1$. What becomes of $\mathcal{T}$ and of $\mu$? **2. Silent steps.** Has every step
+# that keeps $M$ to first order $\rho = 1$?
 #
 # ```{admonition} Answers
 # :class: dropdown

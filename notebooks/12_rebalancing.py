@@ -35,11 +35,10 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ## The question
 #
-# A head's {term}`score product` $M = W_K^\top W_Q$ leaves $D^2$ numbers of its weights open. An optimiser such as Adam moves weights along the orbit
-# as well as across it, and the difference of the {term}`Gram matrices <Gram matrix>` $P_Q = W_Q W_Q^\top$ and $P_K = W_K W_K^\top$ wanders. Every 200
-# steps the paper replaces the weights by others in the same orbit with $P_Q = P_K$, and watches whether training minds. {cite:t}`zhao2025` survey
-# such choices of a representative. Is there always a {term}`balanced` pair in an orbit? How many are there, what does moving there cost, and what
-# happens to all that is attached to the weights: biases, rotations and the optimiser's memory?
+# A head's {term}`score product` $M = W_K^\top W_Q$ leaves $D^2$ numbers of its weights open, and Adam moves weights along the orbit too. Every 200
+# steps the paper replaces them by others in the orbit with equal {term}`Gram matrices <Gram matrix>` $P_Q = W_Q W_Q^\top$ and $P_K = W_K W_K^\top$,
+# and watches whether training minds ({cite:t}`zhao2025` survey such choices). Is there always a {term}`balanced` pair in an orbit? How many are
+# there, what does moving there cost, and what happens to all that is attached to the weights: biases, rotations and the optimiser's memory?
 #
 # ## The claim
 #
@@ -218,9 +217,9 @@ def worst(found, expected):
 
 
 # %% [markdown]
-# `attnid.rebalance` does these two steps for any batch of heads. A second program shares no step with it. It uses part 2 of
-# {prf:ref}`prop-balanced-orbit` and the formula for $F$ in the proof of {prf:ref}`prop-nearest`: from $P_Q$ and $P_K$ alone, $S = Z \Psi^{1/2}$,
-# where $Z$ is the orthogonal factor of $(I + \Psi)\, P_Q\, \Psi^{1/2}$.
+# `attnid.rebalance` does these two steps for any batch of heads. A second program shares no step with it: from $P_Q$ and $P_K$ alone,
+# $S = Z \Psi^{1/2}$ with $\Psi$ of {prf:ref}`prop-balanced-orbit` and the orthogonal factor $Z$ of $(I + \Psi)\, P_Q\, \Psi^{1/2}$, which is $F$ in
+# the proof of {prf:ref}`prop-nearest`.
 
 
 # %%
@@ -253,7 +252,7 @@ check("rebalancing", svd=worst(by_svd, (A, B)), geometric_mean=worst(by_mean, (A
 check("rebalancing", twice=worst(rebalance(A, B), (A, B)))
 
 # %% [markdown]
-# The order of factors that the paper prints can be tried where $D = E$, since all of them are square there. It gives another product.
+# The order that the paper prints can be tried where $D = E$, and gives another product.
 
 # %%
 square_Q, square_K = normal(D, D, seed=1), normal(D, D, seed=2)
@@ -269,9 +268,9 @@ check("rebalancing", printed_order=error(O_K.mT @ U.mT))
 #
 # ### How many balanced pairs
 #
-# Along the null direction $(T W_Q, -T^\top W_K)$ the matrix $P_Q - P_K$ changes by $T P_Q + P_Q T^\top + T^\top P_K + P_K T$, to first order. The
-# directions that keep it should have dimension $D(D-1)/2$, that of $O(D)$, and the others $D(D+1)/2$. We take the null directions from `measure`,
-# which finds them in the layer's outputs and knows of no $S$, and compare with the skew $T$ at a balanced pair, $D = 1, \dots, 4$.
+# Of the {term}`null directions <null direction>` at a balanced pair those that keep $P_Q - P_K$ should have the dimension of $O(D)$, $D(D-1)/2$, as
+# the skew $T$ have, and the others $D(D+1)/2$. We take them from `measure`, which finds them in the layer's outputs and knows of no $S$, for
+# $D = 1, \dots, 4$.
 
 
 # %%
@@ -308,8 +307,8 @@ check("rebalancing", kept=[kept for _, kept in counts], skew=turns)
 # %% [markdown]
 # ### Least norm
 #
-# {prf:ref}`prop-least-norm` against an optimiser that is told nothing of it: L-BFGS over all entries of $S$, from five random starts. Every start
-# must end at $2 \|M\|_*$ and at a balanced pair. Which one differs from start to start.
+# L-BFGS over all entries of $S$, told nothing of {prf:ref}`prop-least-norm`, must end at $2 \|M\|_*$ and at a balanced pair from each of five random
+# starts, and at different pairs.
 
 
 # %%
@@ -345,10 +344,10 @@ check(
 assert min(apart(q, ends[0][0]) for q, _ in ends[1:]) > 0.1
 
 # %% [markdown]
-# There is a reason why every start arrives. Along the null direction of $T$ the squared norm changes at the rate $2\, \mathrm{tr}\, T (P_Q - P_K)$.
-# So $\beta = \|P_Q - P_K\|$ is half the steepest slope, over $\|T\| = 1$, of the squared norm within the orbit: where there is no slope there is
-# balance, and every balanced pair has the same norm. This is the slope that weight decay walks down within the orbit, and the penalty
-# $\tfrac{\lambda}{2} (\|W_Q\|^2 + \|W_K\|^2)$, least over an orbit, is $\lambda \|M\|_*$. Automatic differentiation in $S$ at $S = I$ must find it.
+# Every start arrives for a reason. Along the null direction of $T$ the squared norm changes at the rate $2\, \mathrm{tr}\, T (P_Q - P_K)$. So
+# $2\beta = 2 \|P_Q - P_K\|$ is its steepest slope within the orbit, over $\|T\| = 1$, which automatic differentiation in $S$ at $S = I$ must find: no
+# slope is balance. Weight decay walks down this slope, and its penalty $\tfrac{\lambda}{2} (\|W_Q\|^2 + \|W_K\|^2)$, least over an orbit, is
+# $\lambda \|M\|_*$.
 
 # %%
 beta = lambda q, k: head_metrics(q, k, q, k)["beta"]
@@ -368,16 +367,16 @@ for curve in curves["symmetric $T$"]:  # convex, and least at t = 0
 for curve in curves["skew $T$"]:
     assert (curve - 1).abs().max() < 1e-12
 
-# %% mystnb={"image": {"alt": "Left: the plane of two weights with orange hyperbolas, the orbits, crossed at right angles by grey hyperbolas, the paths of gradient flow. Black arrows run along orbits from unbalanced weights to the diagonals, where an orbit touches a dashed circle about the origin. Right: squared norm over its least value against t; four convex curves with their minimum one at t equal to zero, and a flat line for skew T."}, "figure": {"caption": "Left: the head with $E = D = 1$. Orbits (orange) keep $W_K W_Q$, gradient flow (grey) keeps $W_Q^2 - W_K^2$, and the two cross at right angles. Rebalancing (arrows) runs along an orbit to the nearest point with $|W_Q| = |W_K|$, where the orbit comes closest to the origin (dashed circle). Right: the squared norm along curves $(e^{tT} A, e^{-tT^\\top} B)$ through the balanced pair of the head with $D = 4$, relative to $2 \\|M\\|_*$.", "name": "fig-rebalancing-orbit"}}
+# %% mystnb={"image": {"alt": "Left: the plane of two weights with orange hyperbolas crossed at right angles by grey ones. Black arrows run along orange ones to the diagonals, where one touches a dashed circle. Right: squared norm over its least value against t; four convex curves with their minimum one at zero, and a flat line for skew T."}, "figure": {"caption": "Left: the head with $E = D = 1$. Orbits (orange) keep $W_K W_Q$, gradient flow (grey) keeps $W_Q^2 - W_K^2$, and the two cross at right angles. Rebalancing (arrows) runs along an orbit to the nearest point with $|W_Q| = |W_K|$, where the orbit comes closest to the origin (dashed circle). Right: the squared norm along curves $(e^{tT} A, e^{-tT^\\top} B)$ through the balanced pair of the head with $D = 4$, relative to $2 \\|M\\|_*$.", "name": "fig-rebalancing-orbit"}}
 figures.rebalancing_orbit(times, curves)
 
 # %% [markdown]
 # ### The nearest
 #
-# Three tests of {prf:ref}`prop-nearest` that know nothing of $F$. *Competitors:* 2,000 balanced pairs with the product $M$ from its singular value
-# decomposition, turned at random, half of them with a reflection, 2,000 small turns of the result, and the five pairs that L-BFGS has found all lie
-# further away. *First order:* along every rotation of the result the squared distance has slope zero and positive curvature. *Search:* L-BFGS over
-# rotations and reflections, from four starts each, comes no nearer.
+# Three tests of {prf:ref}`prop-nearest` that know nothing of $F$. *Competitors:* 2,000 turns of the balanced pair from the singular value
+# decomposition of $M$, half of them with a reflection, 2,000 small turns of the result, and the five pairs that L-BFGS has found all lie further
+# away. *First order:* along every rotation of the result the squared distance has slope zero and positive curvature. *Search:* L-BFGS over rotations
+# and reflections, from four starts each, comes no nearer.
 
 # %%
 away = lambda q, k: squared_norm(q - W_Q, k - W_K)
@@ -411,8 +410,7 @@ for begin in normal(4, len(skew), seed=7):
 check("rebalancing", searched=abs(min(reached) - 1))
 
 # %% [markdown]
-# Part 2: the result does not depend on the balanced pair one starts from, and rotations of the old weights carry over. It is, however, not a function
-# of $M$: other weights of the orbit have another nearest balanced pair.
+# Part 2, with twenty rotations. The result is, however, not a function of $M$: other weights of the orbit have another nearest balanced pair.
 
 # %%
 for turn in Z[:20]:
@@ -424,8 +422,8 @@ assert apart(elsewhere[1].mT @ elsewhere[0], M) < 1e-10 < 0.1 < apart(elsewhere[
 # %% [markdown]
 # ### A whole network
 #
-# `rebalance_model` balances every head of a GPT, here with two layers of two heads and biases that are not zero. Weights and biases move together, as
-# {prf:ref}`prop-joint-action` asks, in place in the fused weight from which queries, keys and values come; the value rows stay.
+# `rebalance_model` balances every head of a GPT, biases included ({prf:ref}`prop-joint-action`), in place in the fused weight from which queries,
+# keys and values come; the value rows stay.
 
 # %%
 corpus = load_corpus("embedded")
@@ -459,10 +457,10 @@ check("rebalancing-biases", network=apart(model(tokens)[0].detach(), logits))
 # %% [markdown]
 # ### What it costs in a short format
 #
-# How far rebalancing has to go is $\kappa(S)$, which `rebalance` reports as `condition`. We move balanced pairs by $S_0^{-1}$, so that the way back
-# has $\kappa(S) = \kappa(S_0)$, round them to a format, and from then on compare with the product of the *rounded* weights. One way applies $S$ in
-# that format. The other, the package's, does all arithmetic in float64 and rounds once. The bound of part 3 is checked on the way. Errors are
-# relative changes of the product, in rounding units of the format, means of twenty heads.
+# How far rebalancing has to go is $\kappa(S)$, which `rebalance` reports as `condition`. We move balanced pairs away by a known $\kappa(S)$, round
+# them to a format, and from then on compare with the product of the *rounded* weights. One way back applies $S$ in that format, the other, the
+# package's, does all arithmetic in float64 and rounds once. The bound of part 3 is checked on the way. Errors are relative changes of the product, in
+# rounding units of the format, means of twenty heads.
 
 # %%
 exact = lambda q, k: k.double().mT @ q.double()
@@ -498,22 +496,17 @@ growth = (table[3] / table[0]).log10() / 3  # the power of kappa, in float32
 check("rebalancing", units_stored=stored / kappa, units_in_format=in_format / kappa)
 check("rebalancing", power_stored=growth[0], power_in_format=growth[1])
 check("rebalancing", rounded_once=once)
-print(
-    "units over kappa:",
-    [round(float((x / kappa).mean()), 1) for x in (stored, in_format)],
-)
 
 # %% [markdown]
-# Two errors grow in proportion to $\kappa(S)$, from 10 to $10^4$, and rebalancing done with care has neither. Applying $S$ in a short format loses
-# about $\kappa(S)/6$ rounding units. And *storing* unbalanced weights loses about $\kappa(S)/10$ in the first place: a rounding error in $W_Q$ is
-# multiplied by the size of $W_K$, and by {prf:ref}`prop-least-norm` the balanced pair has the smallest factors.
+# Two errors grow in proportion to $\kappa(S)$, from 10 to $10^4$: that of applying $S$ in a short format, and that of *storing* unbalanced weights in
+# the first place, since a rounding error in $W_Q$ is multiplied by the size of $W_K$. Either is between a twentieth and a half of $\kappa(S)$
+# rounding units. Rebalancing that rounds once loses less than one.
 #
 # ### Rotary heads
 #
-# With distinct frequencies all there is to balance are the $D/2$ numbers $\|q_i\|^2 - \|k_i\|^2$; $P_Q - P_K$ does not vanish. The formula of
-# {prf:ref}`prop-rotary-balance` against `rebalance(..., rotary=...)`, on a head with $D = 6$; then the outputs of the whole layer, which change if
-# the head is balanced as if it did not turn. And the counts: where $n$ planes turn alike, the null directions that `measure` finds number $2n^2$ and
-# the balanced ones, a unitary group, $n^2$. Three planes of different angles, two of them alike, and all alike:
+# The formula of {prf:ref}`prop-rotary-balance` against `rebalance(..., rotary=...)`, on a head with $D = 6$; then the outputs of the whole layer,
+# which change if the head is balanced as if it did not turn. And the counts, for three planes of different angles, two of them alike, and all alike:
+# where $n$ planes turn alike, the null directions that `measure` finds number $2n^2$ and the balanced ones, a unitary group, $n^2$.
 
 # %%
 frequencies = (1.0, 0.3, 0.1)
@@ -557,10 +550,10 @@ check("rebalancing", rotary_counts=of_classes)
 # %% [markdown]
 # ## The sawtooth
 #
-# Under gradient flow $P_Q = P_K$ would stay so ({prf:ref}`lem-conserved`). Adam does not stay. Here are four runs of the package's `smoke` preset:
-# AdamW; AdamW rebalanced every 20 steps, with the optimiser's moments of the fused weights cleared, as in the paper; and two controls, which clear
-# the moments without moving weights, and move weights but keep the moments. All four have the same start and the same batches. Metrics are taken
-# every 5 steps, before the step, so that the fall at a move is drawn as a slope.
+# Under gradient flow $P_Q = P_K$ would stay so ({prf:ref}`lem-conserved`). Here are four runs of the package's `smoke` preset, with the same start
+# and batches: AdamW; AdamW rebalanced every 20 steps, with the optimiser's moments of the fused weights cleared, as in the paper; and two controls,
+# which clear the moments without moving weights, and move weights but keep the moments. Metrics are taken every 5 steps, before the step, so that the
+# fall at a move is drawn as a slope.
 
 # %%
 cases = ("adamw", "rebalanced", "cleared", "moved")
@@ -582,26 +575,22 @@ for case in ("adamw", "cleared"):  # never near zero
 assert joint[at_move][-1].mean() > 0.1 * start.mean()
 titled = {records[case].settings["title"]: betas[case] for case in cases}
 
-# %% mystnb={"image": {"alt": "Left: beta against the step. AdamW and the control with cleared state stay near their start and then rise slowly. The rebalanced run and the control that keeps its moments fall to zero every twenty steps and climb in between, with ever smaller teeth. Right: from the first move on, the rebalanced run's beta of the weights falls to zero at each move; with biases it falls too, but from the second move on it stops clearly above zero."}, "figure": {"caption": "A sawtooth, live. Left: $\\beta$ of each head (thin) and their mean (thick) in four runs of 100 steps, moved every 20 (dotted lines). Right: the rebalanced run from its first move on, on another scale, beside the joint $\\beta$ of weights with biases, which rebalancing of the weights does not bring to zero.", "name": "fig-sawtooth"}}
+# %% mystnb={"image": {"alt": "Left: beta against the step. AdamW and the control with cleared state stay near their start and then rise. The other two fall to zero every twenty steps and climb in between, with ever smaller teeth. Right: the rebalanced run's beta of the weights falls to zero at each move; with biases it stops above zero from the second move on."}, "figure": {"caption": "A sawtooth, live. Left: $\\beta$ of each head (thin) and their mean (thick) in four runs of 100 steps, moved every 20 (dotted lines). Right: the rebalanced run from its first move on, on another scale, beside the joint $\\beta$ of weights with biases, which rebalancing of the weights does not bring to zero.", "name": "fig-sawtooth"}}
 figures.sawtooth(steps.numpy(), titled, joint, 20)
 
 # %% [markdown]
-# The left panel of {numref}`fig-sawtooth` is the paper's sawtooth, with its controls: a tooth appears where weights are moved, with or without the
-# optimiser's memory, and clearing alone makes none. What ten seeds say of the loss is in {doc}`13_nanogpt`. The right panel is about biases, which
-# the paper's runs have.
+# {numref}`fig-sawtooth` has the paper's sawtooth on the left: a tooth appears where weights are moved, with or without the optimiser's memory, and
+# clearing alone makes none. The right panel is about biases, which the paper's runs have.
 #
 # ### What should happen to the optimiser's memory
 #
-# When $W_Q$ becomes $S W_Q$, the gradient of any loss becomes $S^{-\top}$ times the old one: it moves as $W_K$ does. So Adam's first moment, a
-# running sum of gradients, can be carried exactly, to $S^{-\top} m_Q$ and $S\, m_K$. (Training does not then go on as before: the step moves the
-# other way to the weights it is added to, unless $S$ is orthogonal.) The second moment cannot be carried. It stores squares $g_{ij}^2$, and
-# $(S^{-\top} g)_{ij}^2$ contains products $g_{kj}\, g_{lj}$ that nobody kept: the rotation by $45°$ turns $(1, 1)$ and $(1, -1)$, which have the same
-# squares, into the two coordinate directions. Squares suffice only where $S$ is a diagonal matrix times a permutation.
+# When $W_Q$ becomes $S W_Q$, the gradient of any loss becomes $S^{-\top}$ times the old one. So Adam's first moment, a running sum of gradients, can
+# be carried exactly, to $S^{-\top} m_Q$ and $S\, m_K$. The second moment cannot. It stores squares, and the rotation by $45°$ turns $(1, 1)$ and
+# $(1, -1)$, which have the same squares, into the two coordinate directions. Squares suffice only where $S$ is a diagonal matrix times a permutation.
 #
-# So there are two honest ways: clear the moments, as the paper does, or keep them and know that they point along axes which the weights have left.
-# How far depends on the rotation. With the nearest one $S$ is close to the identity if $\beta$ was small; with the pair straight from the singular
-# value decomposition it is not close to anything. We compare at the start of a training run, head by head, the cosine between the old gradient and
-# the carried one.
+# One can clear the moments, as the paper does, or keep them, along axes which the weights have left. How far depends on the rotation: we compare at
+# the start of a training run, head by head, the cosine between the old gradient and the carried one, with the nearest rotation and with the pair
+# straight from the singular value decomposition.
 
 # %%
 batch = get_batch(corpus.train, 32, 8, torch.Generator().manual_seed(22))
@@ -614,21 +603,22 @@ def gradients(model):  # with biases as one more column, (layers, H, D, E + 1) e
     return list(map(with_bias, weights, query_key(model, "bias", gradient=True)))
 
 
+model = small_gpt(21)
+old_Q, (g_Q, g_K) = query_key(model)[0], gradients(model)
+rebalance_model(model, torch.optim.AdamW(model.parameters()))
+S = query_key(model)[0] @ torch.linalg.pinv(old_Q)  # (layers, H, D, D)
+assert worst(gradients(model), (torch.linalg.inv(S).mT @ g_Q, S @ g_K)) < 1e-8
+
+
+# %%
 def cosines(place):
     for q, k, g in zip(*(t.flatten(0, 1) for t in (*query_key(fresh), g_fresh))):
         carried = torch.linalg.inv(place(q, k)[0] @ torch.linalg.pinv(q)).mT @ g
         yield float((carried * g).sum() / (carried.norm() * g.norm()))
 
 
-model, fresh = small_gpt(21), GPT(config, seed=23).double()
-old_Q, (g_Q, g_K), (g_fresh, _) = (
-    query_key(model)[0],
-    gradients(model),
-    gradients(fresh),
-)
-rebalance_model(model, torch.optim.AdamW(model.parameters()))
-S = query_key(model)[0] @ torch.linalg.pinv(old_Q)  # (layers, H, D, D)
-assert worst(gradients(model), (torch.linalg.inv(S).mT @ g_Q, S @ g_K)) < 1e-8
+fresh = GPT(config, seed=23).double()
+g_fresh, _ = gradients(fresh)
 assert min(cosines(rebalance)) > 0.9 and max(map(abs, cosines(balanced_pair))) < 0.5
 print("cosines: above 0.9 with the nearest rotation, below 0.5 without")
 
@@ -642,9 +632,8 @@ print("cosines: above 0.9 with the nearest rotation, below 0.5 without")
 #
 # ## Break it
 #
-# **Weights without their biases.** The product $W_K^\top W_Q$ stays, so all looks well. But a query bias makes a second vector visible,
-# $W_K^\top b_Q$ ({prf:ref}`lem-key-bias`), and that one changes, and with it the outputs: of a layer with random weights, and of the network above.
-# With `rebalance(W_Q, W_K, b_Q, b_K)` vector and outputs stay.
+# **Weights without their biases.** The product $M$ stays. But the outputs also see $W_K^\top b_Q$ ({prf:ref}`lem-key-bias`), and that changes, and
+# with it the outputs of a layer with random weights and of the network above. With `rebalance(W_Q, W_K, b_Q, b_K)` both stay.
 
 # %%
 layer = Attention(8, 2, bias="qkvo")
@@ -664,10 +653,9 @@ for i, old in enumerate(old_weights):
 check("rebalancing-biases", network_alone=apart(model(tokens)[0].detach(), logits))
 
 # %% [markdown]
-# Nor is $P_Q - P_K$ what gradient flow conserves with biases: it is the matrix of the **joint** weights $(W_Q\; b_Q)$ and $(W_K\; b_K)$,
-# $P_Q - P_K + b_Q b_Q^\top - b_K b_K^\top$ ({prf:ref}`prop-conserved-bias`). Balancing the weights and carrying the biases along leaves
-# $b_Q b_Q^\top - b_K b_K^\top$ of it: that is the curve that will not come down in {numref}`fig-sawtooth`. Balancing the joint weights brings it to
-# zero, and keeps the scores as well. The same function then has $P_Q \neq P_K$.
+# With biases gradient flow conserves $P_Q - P_K + b_Q b_Q^\top - b_K b_K^\top$ ({prf:ref}`prop-conserved-bias`). Balancing the weights and carrying
+# the biases along leaves $b_Q b_Q^\top - b_K b_K^\top$ of it: that is the curve that will not come down in {numref}`fig-sawtooth`. Balancing the
+# **joint** weights $(W_Q\; b_Q)$ and $(W_K\; b_K)$ brings it to zero, and keeps the scores as well, with $P_Q \neq P_K$.
 
 # %%
 b_Q, b_K = normal(D, seed=24), normal(D, seed=25)
@@ -687,14 +675,12 @@ check("rebalancing-biases", weights_of_joint=beta(*(w[:, :-1] for w in joint_pai
 # ```{prf:remark} Departure from the paper
 # :label: rem-12-biases
 #
-# The paper's runs have biases, and its description of rebalancing mentions weights only. Moved alone, they change the function. And its statement
-# that rebalancing zeroes the quantity that gradient flow conserves holds for a head without biases; with them, the conserved quantity is the joint
-# one.
+# The paper's runs have biases, and its description of rebalancing mentions weights only. Moved alone, they change the function. And with biases what
+# gradient flow conserves, and rebalancing is said to bring to zero, is the joint matrix.
 # ```
 #
-# **No full rank.** Give $W_Q$ of the head above rank $D - 1$. QR and SVD do not mind: there are balanced factors with the same product, and by
-# {prf:ref}`prop-least-norm`, which asks for no rank, they have the least norm. But both have rank $D - 1$ while $W_K$ had rank $D$. So no nonsingular
-# $S$ leads there, the orbit comes near its least norm without reaching it, and a bias has nothing to follow. `rebalance` reports an infinite
+# **No full rank.** Give $W_Q$ rank $D - 1$. There are balanced factors with the same product, of least norm by {prf:ref}`prop-least-norm`. But both
+# have rank $D - 1$ while $W_K$ had rank $D$: no nonsingular $S$ leads there, and a bias has nothing to follow. `rebalance` reports an infinite
 # condition, and refuses biases. The paper's $\mu$ gives no warning: it vanishes only if both $P_Q$ and $P_K$ are singular.
 
 # %%
@@ -714,14 +700,13 @@ except ValueError as error:
 # %% [markdown]
 # ## What it means
 #
-# Every orbit of full rank has balanced pairs, one rotation away from one another, they are its shortest pairs, and exactly one of them is nearest to
-# where training stands. The function stays, provided that everything attached to the weights moves with them. So if a training run changes its course
-# after it, the reason is not the function but how the optimiser sees it. The steps of gradient descent depend on the basis up to a rotation, those of
-# Adam up to signed permutations ({prf:ref}`prop-respects`): for Adam the last rotation is part of what one does to the training run, and the nearest
-# one moves the weights least.
+# Every orbit of full rank has balanced pairs, its shortest ones, a rotation away from one another, and exactly one is nearest to where training
+# stands. The function stays if everything attached to the weights moves with them. So if a training run then changes its course, the reason is how
+# the optimiser sees the function. Gradient descent does not see rotations, Adam does ({prf:ref}`prop-respects`): for Adam the last rotation is part
+# of what one does to the run, and the nearest one moves the weights least.
 #
-# Rebalancing makes $\beta$ zero by construction. That $\beta$ draws a sawtooth is therefore no finding about training; how fast it grows between two
-# moves is one: without biases it shows how far the optimiser is from gradient flow, under which the line would be flat.
+# That $\beta$ falls to zero at a move is so by construction, and no finding about training. How fast it grows in between, without biases, shows how
+# far the optimiser is from gradient flow.
 #
 # ## Exercises
 #
@@ -731,7 +716,7 @@ except ValueError as error:
 # :class: dropdown
 #
 # $O(1) = \{1, -1\}$, so there are two balanced pairs. $\Psi = \|W_K\| / \|W_Q\|$, and the nearest takes $S = \sqrt{\|W_K\| / \|W_Q\|}$: both rows get
-# the geometric mean of their lengths, as in {prf:ref}`prop-rotary-balance`.
+# the geometric mean of their lengths.
 # ```
 
 # %% tags=["hide-cell"]
@@ -741,14 +726,12 @@ assert worst(rebalance(row_Q, row_K), (s * row_Q, row_K / s)) < 1e-12
 
 # %% [markdown]
 # **2. Without the rotation.** Suppose one takes the pair straight from the singular value decomposition. Does rebalancing twice still move nothing?
-# In which of the statements about training would you notice?
 #
 # ```{admonition} Answer
 # :class: dropdown
 #
-# The second time the program sees a pair with Gram matrices $\Sigma$ and returns it up to signs of rows, one for each singular vector: $2^D$ results,
-# if the singular values differ. The product, $\beta$, $\tau$ and the norm are as before. But the first move is a large one: the weights are turned by
-# an arbitrary rotation, and moments that are kept belong to other axes, as the cosines above showed.
+# The second time the program sees a pair with Gram matrices $\Sigma$ and returns it up to signs of rows, one for each singular vector, if the
+# singular values differ. But the first move is a longer one, and moments that are kept belong to other axes, as the cosines above showed.
 # ```
 
 # %% tags=["hide-cell"]
@@ -759,5 +742,5 @@ assert worst((signs * twice[0], signs * twice[1]), once) < 1e-10
 assert (away(*once) / away(A, B)).sqrt() > 1.2
 
 # %% [markdown]
-# **Next:** the paper's own experiments, with many seeds. There rebalancing is one of four cases, and the question is no longer what it does to
-# $\beta$ but whether the loss can tell.
+# **Next:** the paper's own experiments, with many seeds. There the question is no longer what rebalancing does to $\beta$ but whether the loss can
+# tell.
