@@ -28,26 +28,24 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # Gradient flow conserves
 #
-# *Assumed: {prf:ref}`lem-invariance` and the {term}`null directions <null direction>` of {prf:ref}`lem-directions`; what a gradient step, momentum
-# and Adam are.*
+# *Assumed: {prf:ref}`lem-invariance` and the {term}`null directions <null direction>` of {prf:ref}`lem-directions`; what a gradient step, momentum and Adam
+# are.*
 #
 # *In the ledger:* {ref}`Lemma 5.1 <ledger-lemma-5-1>`, {ref}`the least-squares problem <ledger-least-squares>`, {ref}`rho <ledger-rho>`,
 # {ref}`beta, tau and mu <ledger-beta-tau-mu>`, {ref}`biases <ledger-conserved-biases>`, {ref}`optimisers <ledger-optimisers>`.
 #
 # ## The question
 #
-# The loss cannot prefer one of the many pairs $(S W_Q, S^{-\top} W_K)$ to another. Yet training ends at *one* of them. Which? Under
-# {term}`gradient flow` initialisation decides: a matrix fixed at the start is carried along unchanged. A real optimiser changes it. By how much?
+# The loss cannot prefer one of the many pairs $(S W_Q, S^{-\top} W_K)$ to another. Yet training ends at *one* of them. Which? Under {term}`gradient flow`
+# initialisation decides: a matrix fixed at the start is carried along unchanged. A real optimiser changes it. By how much?
 #
 # Throughout, one head has the {term}`Gram matrices <Gram matrix>` $P_Q = W_Q W_Q^\top$ and $P_K = W_K W_K^\top$, and $\Delta = P_Q - P_K$, which is
 # $D \times D$, is its **{term}`imbalance`**, as {cite:t}`arora2018` say of layers of a deep linear network. The loss $\ell$ has the gradients
-# $A = \partial \ell / \partial W_Q$ and $B = \partial \ell / \partial W_K$. If it is a differentiable function of $M = W_K^\top W_Q$ and of other
-# weights, let $\Gamma = \partial \ell / \partial M$; then $A = W_K \Gamma$ and $B = W_Q \Gamma^\top$ by the chain rule.
+# $A = \partial \ell / \partial W_Q$ and $B = \partial \ell / \partial W_K$. If it is a differentiable function of $M = W_K^\top W_Q$ and of other weights, let
+# $\Gamma = \partial \ell / \partial M$; then $A = W_K \Gamma$ and $B = W_Q \Gamma^\top$ by the chain rule.
 
 # %% [markdown]
 # ## The claim
-#
-# ### What the flow keeps
 #
 # ```{prf:lemma} Gradient flow conserves the imbalance (paper: Lemma 5.1)
 # :label: lem-conserved
@@ -55,23 +53,23 @@ elif os.path.isdir("../../../notebooks/results"):
 # Let the loss be differentiable, and $\ell(S W_Q, S^{-\top} W_K) = \ell(W_Q, W_K)$ for every nonsingular $S \in \mathbb{R}^{D \times D}$.
 #
 # 1. At all weights, $A W_Q^\top = W_K B^\top$. These are $D^2$ equations.
-# 2. Along the gradient flow $\dot W_Q = -A$, $\dot W_K = -B$ the matrix $\Delta = W_Q W_Q^\top - W_K W_K^\top$ is constant. It is symmetric:
-#    $D(D+1)/2$ conserved numbers.
+# 2. Along the gradient flow $\dot W_Q = -A$, $\dot W_K = -B$ the matrix $\Delta = W_Q W_Q^\top - W_K W_K^\top$ is constant. It is symmetric: $D(D+1)/2$
+#    conserved numbers.
 # ```
 #
-# $D$ may exceed $E$. The loss may depend on other weights, trained at the same time, and may change with time, as minibatches and dropout make it. A
-# positive factor on the whole gradient, such as clipping by the norm sets, leaves $\Delta$ constant. It alters the pace alone if the loss does not
-# change with time; if it does, the path too. There are $D^2$ {term}`unidentified` directions, but $D(D+1)/2$ conserved numbers. Are we missing some?
+# $D$ may exceed $E$. The loss may depend on other weights, trained at the same time, and may change with time, as minibatches and dropout make it. A positive
+# factor on the whole gradient, such as clipping by the norm sets, leaves $\Delta$ constant. It alters the pace alone if the loss does not change with time; if
+# it does, the path too. There are $D^2$ {term}`unidentified` directions, but $D(D+1)/2$ conserved numbers. Are we missing some?
 #
 # ```{prf:proposition} Nothing else is conserved (beyond the paper)
 # :label: prop-conserved-count
 #
 # Call a smooth function $f$ of $(W_Q, W_K)$ *conserved* if it is constant along the gradient flow of every smooth loss of $M$.
 #
-# 1. The gradient of a conserved function is $(T W_Q, -T W_K)$ with a *symmetric* $T$ wherever the $D \times 2E$ matrix $(W_Q\; W_K)$ has rank $D$.
-#    The entries of $\Delta$ provide all of these: there are exactly $D(D+1)/2$ independent conserved numbers.
-# 2. Along the null direction $(T W_Q, -T^\top W_K)$ the imbalance changes at the rate $(T P_Q + P_K T) + (T P_Q + P_K T)^\top$. If $W_Q$ or $W_K$ has
-#    rank $D$, those of these directions along which it keeps still have $T P_Q + P_K T$ skew, and make a space of dimension $D(D-1)/2$.
+# 1. The gradient of a conserved function is $(T W_Q, -T W_K)$ with a *symmetric* $T$ wherever the $D \times 2E$ matrix $(W_Q\; W_K)$ has rank $D$. The entries
+#    of $\Delta$ provide all of these: there are exactly $D(D+1)/2$ independent conserved numbers.
+# 2. Along the null direction $(T W_Q, -T^\top W_K)$ the imbalance changes at the rate $(T P_Q + P_K T) + (T P_Q + P_K T)^\top$. If $W_Q$ or $W_K$ has rank $D$,
+#    those of these directions along which it keeps still have $T P_Q + P_K T$ skew, and make a space of dimension $D(D-1)/2$.
 # 3. With {term}`rotary positions <rotary position>`, $D/2$ planes with distinct frequencies in $(0, \pi)$, losses of all the products
 #    $M_\delta = W_K^\top R_\delta W_Q$, and $E \ge 2$, let $q_i$ and $k_i$ be the two rows of $W_Q$ and of $W_K$ in plane $i$. Where no plane has
 #    $(q_i, k_i) = 0$, exactly $D/2$ independent numbers are conserved: $\lVert q_i \rVert^2 - \lVert k_i \rVert^2$ for each plane.
@@ -84,13 +82,13 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:lemma} The drift of one step (beyond the paper)
 # :label: lem-one-step
 #
-# For a loss as in {prf:ref}`lem-conserved` a step of gradient descent, $W_Q \mapsto W_Q - \eta A$ and $W_K \mapsto W_K - \eta B$, changes the
-# imbalance by exactly $\eta^2 ( A A^\top - B B^\top )$. Where the loss is a differentiable function of $M$ and of other weights, this is
+# For a loss as in {prf:ref}`lem-conserved` a step of gradient descent, $W_Q \mapsto W_Q - \eta A$ and $W_K \mapsto W_K - \eta B$, changes the imbalance by
+# exactly $\eta^2 ( A A^\top - B B^\top )$. Where the loss is a differentiable function of $M$ and of other weights, this is
 # $\eta^2 ( W_K \Gamma \Gamma^\top W_K^\top - W_Q \Gamma^\top \Gamma\, W_Q^\top )$.
 # ```
 #
-# This is the {term}`drift` of the step. If the loss is smooth and does not change with time, $t/\eta$ steps drift by $\eta \Lambda$ to first order in
-# $\eta$, with $\Lambda = \int_0^t (A A^\top - B B^\top)$ along the flow.
+# This is the {term}`drift` of the step. If the loss is smooth and does not change with time, $t/\eta$ steps drift by $\eta \Lambda$ to first order in $\eta$,
+# with $\Lambda = \int_0^t (A A^\top - B B^\top)$ along the flow.
 #
 # ```{prf:lemma} Decay contracts (beyond the paper)
 # :label: lem-decay
@@ -105,14 +103,12 @@ elif os.path.isdir("../../../notebooks/results"):
 # :label: prop-heavy-ball
 #
 # Let $V_{n+1} = \gamma V_n - \eta\, (A_n, B_n)$ and $(W_Q, W_K)_{n+1} = (W_Q, W_K)_n + V_{n+1}$, with $V_0 = 0$, and write $V_n = (V_Q, V_K)_n$,
-# $\Phi_n = V_Q V_Q^\top - V_K V_K^\top$. Then exactly $\Delta_{n+1} - \Delta_n = Y_n + \Phi_{n+1}$ with $Y_0 = 0$ and
-# $Y_n = \gamma\, (Y_{n-1} + 2 \Phi_n)$.
+# $\Phi_n = V_Q V_Q^\top - V_K V_K^\top$. Then exactly $\Delta_{n+1} - \Delta_n = Y_n + \Phi_{n+1}$ with $Y_0 = 0$ and $Y_n = \gamma\, (Y_{n-1} + 2 \Phi_n)$.
 # ```
 #
 # Where gradients vary slowly, $V \approx -\frac{\eta}{1 - \gamma} (A, B)$ and $Y \approx \frac{2\gamma}{1-\gamma} \Phi$: momentum drifts
 # $(1 + \gamma)/(1 - \gamma)$ times as much as gradient descent at the rate $\eta / (1 - \gamma)$, 19 times for $\gamma = 0.9$. Adam's first step,
-# $-\eta\, (\operatorname{sign} A, \operatorname{sign} B)$, drifts at first order in $\eta$: signs do not satisfy the equations of
-# {prf:ref}`lem-conserved`.
+# $-\eta\, (\operatorname{sign} A, \operatorname{sign} B)$, drifts at first order in $\eta$: signs do not satisfy the equations of {prf:ref}`lem-conserved`.
 #
 # ```{prf:proposition} What an optimiser respects (beyond the paper)
 # :label: prop-respects
@@ -133,9 +129,9 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # Let $p_j, u_j$ and $k_i, v_i$ be the eigenvalues and orthonormal eigenvectors of $P_Q$ and of $P_K$, and let $\mu = \min_j p_j + \min_i k_i > 0$.
 #
-# 1. The least-squares problem $\min_T \lVert \delta W_Q - T W_Q \rVert^2 + \lVert \delta W_K + T^\top W_K \rVert^2$ has exactly one solution, that of
-#    the Sylvester equation $T P_Q + P_K T = Z$ with $Z = \delta W_Q W_Q^\top - W_K\, \delta W_K^\top$. In the two eigenbases it is had by dividing
-#    entry by entry: $v_i^\top T\, u_j = v_i^\top Z\, u_j \,/\, (k_i + p_j)$.
+# 1. The least-squares problem $\min_T \lVert \delta W_Q - T W_Q \rVert^2 + \lVert \delta W_K + T^\top W_K \rVert^2$ has exactly one solution, that of the
+#    Sylvester equation $T P_Q + P_K T = Z$ with $Z = \delta W_Q W_Q^\top - W_K\, \delta W_K^\top$. In the two eigenbases it is had by dividing entry by entry:
+#    $v_i^\top T\, u_j = v_i^\top Z\, u_j \,/\, (k_i + p_j)$.
 # 2. The squared length of the step's projection on $\mathcal{T}$, relative to that of the step, is
 #
 #    $$
@@ -144,16 +140,13 @@ elif os.path.isdir("../../../notebooks/results"):
 #    $$
 #
 #    It lies in $[0, 1]$: it is 0 exactly for steps orthogonal to $\mathcal{T}$, gradients among them, and 1 exactly for steps in $\mathcal{T}$.
-# 3. If the step is isotropic in $\mathbb{R}^{2DE}$, then $\rho$ has the distribution $\mathrm{Beta}\big(\tfrac{D^2}{2}, \tfrac{2DE - D^2}{2}\big)$,
-#    of mean $D/(2E)$. This is $1/(2H)$ when $D = E/H$.
+# 3. If the step is isotropic in $\mathbb{R}^{2DE}$, then $\rho$ has the distribution $\mathrm{Beta}\big(\tfrac{D^2}{2}, \tfrac{2DE - D^2}{2}\big)$, of mean
+#    $D/(2E)$. This is $1/(2H)$ when $D = E/H$.
 # ```
 #
 # This share is {term}`rho`. Three measures are of the weights alone: {term}`beta`, $\beta = \lVert \Delta \rVert_F$, and {term}`tau`,
-# $\tau = \operatorname{tr} \Delta = \lVert W_Q \rVert^2 - \lVert W_K \rVert^2$, both conserved by the flow, and {term}`mu`, positive exactly when
-# $W_Q$ or $W_K$ has rank $D$. Where $\mu = 0$ the space $\mathcal{T}$ is smaller ({prf:ref}`prop-deficient-rank`), and $\rho$ is still the share in
-# it.
-#
-# ### With biases
+# $\tau = \operatorname{tr} \Delta = \lVert W_Q \rVert^2 - \lVert W_K \rVert^2$, both conserved by the flow, and {term}`mu`, positive exactly when $W_Q$ or
+# $W_K$ has rank $D$. Where $\mu = 0$ the space $\mathcal{T}$ is smaller ({prf:ref}`prop-deficient-rank`), and $\rho$ is still the share in it.
 #
 # ```{prf:proposition} Biases belong to the conserved matrix (beyond the paper)
 # :label: prop-conserved-bias
@@ -161,10 +154,10 @@ elif os.path.isdir("../../../notebooks/results"):
 # Let the queries and keys of a plain softmax head have biases, and let $a = \partial \ell / \partial b_Q$.
 #
 # 1. Gradient flow conserves $W_Q W_Q^\top + b_Q b_Q^\top - W_K W_K^\top - b_K b_K^\top$, and $b_K$ itself.
-# 2. A step of gradient descent changes $W_Q W_Q^\top - W_K W_K^\top$ by $\eta\, (a b_Q^\top + b_Q a^\top) + \eta^2 (A A^\top - B B^\top)$: at first
-#    order in $\eta$, as soon as $b_Q \ne 0$ and $a \ne 0$.
-# 3. The $\rho$ of that step is zero when computed from $(W_Q\; b_Q)$ and $(W_K\; b_K)$, $D \times (E + 1)$ matrices. Computed from $W_Q$ and $W_K$
-#    alone it is, with the notation of {prf:ref}`prop-rho` and where $\mu > 0$,
+# 2. A step of gradient descent changes $W_Q W_Q^\top - W_K W_K^\top$ by $\eta\, (a b_Q^\top + b_Q a^\top) + \eta^2 (A A^\top - B B^\top)$: at first order in
+#    $\eta$, as soon as $b_Q \ne 0$ and $a \ne 0$.
+# 3. The $\rho$ of that step is zero when computed from $(W_Q\; b_Q)$ and $(W_K\; b_K)$, $D \times (E + 1)$ matrices. Computed from $W_Q$ and $W_K$ alone it is,
+#    with the notation of {prf:ref}`prop-rho` and where $\mu > 0$,
 #
 #    $$
 #    \rho = \frac{1}{\lVert A \rVert^2 + \lVert B \rVert^2} \sum_{i,j} \frac{(v_i^\top a)^2 (u_j^\top b_Q)^2}{k_i + p_j} ,
@@ -176,85 +169,79 @@ elif os.path.isdir("../../../notebooks/results"):
 # ## Proof
 #
 # ```{prf:proof}
-# (of {prf:ref}`lem-conserved`) *1.* For any $T \in \mathbb{R}^{D \times D}$ the loss is constant along the curve $(e^{tT} W_Q, e^{-tT^\top} W_K)$.
-# Its derivative at $t = 0$ is $0 = \langle A, T W_Q \rangle - \langle B, T^\top W_K \rangle = \langle T,\, A W_Q^\top - W_K B^\top \rangle$. This
-# holds for all $T$. *2.* By *1* and its transpose, $\dot P_Q = -(A W_Q^\top + W_Q A^\top) = -(W_K B^\top + B W_K^\top) = \dot P_K$.
+# (of {prf:ref}`lem-conserved`) *1.* For any $T \in \mathbb{R}^{D \times D}$ the loss is constant along the curve $(e^{tT} W_Q, e^{-tT^\top} W_K)$. Its
+# derivative at $t = 0$ is $0 = \langle A, T W_Q \rangle - \langle B, T^\top W_K \rangle = \langle T,\, A W_Q^\top - W_K B^\top \rangle$. This holds for all
+# $T$. *2.* By *1* and its transpose, $\dot P_Q = -(A W_Q^\top + W_Q A^\top) = -(W_K B^\top + B W_K^\top) = \dot P_K$.
 # ```
 #
-# The paper uses the chain rule, $A W_Q^\top = W_K \Gamma W_Q^\top = W_K B^\top$; the symmetry is enough ({cite:t}`kunin2021`, {cite:t}`zhao2025`).
-# The other proofs are folded.
+# The paper uses the chain rule, $A W_Q^\top = W_K \Gamma W_Q^\top = W_K B^\top$; the symmetry is enough ({cite:t}`kunin2021`, {cite:t}`zhao2025`). The other
+# proofs are folded.
 #
 # ```{admonition} Proof that nothing else is conserved
 # :class: dropdown
 #
 # (Of {prf:ref}`prop-conserved-count`.) *1.* Put $U = (W_Q\; W_K)$ and $I_\pm = \mathrm{diag}(I, -I) \in \mathbb{R}^{2E \times 2E}$; then
-# $\Delta = U I_\pm U^\top$. The gradient of a loss is $U F(\Gamma)$, where $F(\Gamma) = \begin{pmatrix} 0 & \Gamma^\top \\ \Gamma & 0 \end{pmatrix}$,
-# and linear losses provide every $\Gamma \in \mathbb{R}^{E \times E}$. So the derivative of a conserved $f$ along each linear vector field $U F$ is
-# zero, and then also along their brackets $U(F_1 F_2 - F_2 F_1)$. With $F_1 = F(e_i e_j^\top)$ and $F_2 = F(e_i e_k^\top)$, $j \neq k$, the bracket
-# is $U \mathrm{diag}(e_j e_k^\top - e_k e_j^\top,\, 0)$, and transposing both gives the same in the other block. Sums of all these make every
-# $U \Xi I_\pm$ with a skew $\Xi \in \mathbb{R}^{2E \times 2E}$. Let $Y$ be the gradient of $f$, times $I_\pm$ from the right. Then
-# $0 = \langle Y I_\pm, U \Xi I_\pm \rangle = \langle U^\top Y, \Xi \rangle$ for all skew $\Xi$, so $U^\top Y = Y^\top U$. Multiplying by $(U^+)^\top$
-# from the left, with a right inverse $U^+$ of $U$, gives $Y = T U$ for a $D \times D$ matrix $T$. Now $U^\top T U$ is symmetric, hence so is $T$, and
-# the gradient of $f$ is $T U I_\pm = (T W_Q, -T W_K)$. The map $T \mapsto T U I_\pm$ is injective, and $\frac12 \langle T, \Delta \rangle$ has this
-# gradient.
+# $\Delta = U I_\pm U^\top$. The gradient of a loss is $U F(\Gamma)$, where $F(\Gamma) = \begin{pmatrix} 0 & \Gamma^\top \\ \Gamma & 0 \end{pmatrix}$, and
+# linear losses provide every $\Gamma \in \mathbb{R}^{E \times E}$. So the derivative of a conserved $f$ along each linear vector field $U F$ is zero, and then
+# also along their brackets $U(F_1 F_2 - F_2 F_1)$. With $F_1 = F(e_i e_j^\top)$ and $F_2 = F(e_i e_k^\top)$, $j \neq k$, the bracket is
+# $U \mathrm{diag}(e_j e_k^\top - e_k e_j^\top,\, 0)$, and transposing both gives the same in the other block. Sums of all these make every $U \Xi I_\pm$ with a
+# skew $\Xi \in \mathbb{R}^{2E \times 2E}$. Let $Y$ be the gradient of $f$, times $I_\pm$ from the right. Then
+# $0 = \langle Y I_\pm, U \Xi I_\pm \rangle = \langle U^\top Y, \Xi \rangle$ for all skew $\Xi$, so $U^\top Y = Y^\top U$. Multiplying by $(U^+)^\top$ from the
+# left, with a right inverse $U^+$ of $U$, gives $Y = T U$ for a $D \times D$ matrix $T$. Now $U^\top T U$ is symmetric, hence so is $T$, and the gradient of
+# $f$ is $T U I_\pm = (T W_Q, -T W_K)$. The map $T \mapsto T U I_\pm$ is injective, and $\frac12 \langle T, \Delta \rangle$ has this gradient.
 #
-# *2.* The derivative of $W_Q W_Q^\top$ along $T W_Q$ is $T P_Q + P_Q T^\top$, that of $W_K W_K^\top$ along $-T^\top W_K$ is $-T^\top P_K - P_K T$.
-# The map $T \mapsto T P_Q + P_K T$ is a bijection: in the eigenbases of {prf:ref}`prop-rho` it multiplies entry $i, j$ by $k_i + p_j > 0$. So the $T$
-# in question are as many as skew matrices, and different $T$ make different directions.
+# *2.* The derivative of $W_Q W_Q^\top$ along $T W_Q$ is $T P_Q + P_Q T^\top$, that of $W_K W_K^\top$ along $-T^\top W_K$ is $-T^\top P_K - P_K T$. The map
+# $T \mapsto T P_Q + P_K T$ is a bijection: in the eigenbases of {prf:ref}`prop-rho` it multiplies entry $i, j$ by $k_i + p_j > 0$. So the $T$ in question are
+# as many as skew matrices, and different $T$ make different directions.
 #
 # *3.* Read the two rows of a plane as one complex row, $q_i$ or $k_i \in \mathbb{C}^{1 \times E}$. Then $M_\delta$ is the real part of
-# $\sum_i e^{\mathrm{i} \delta \varphi_i} k_i^* q_i$. As the frequencies $\varphi_i$ are distinct and in $(0, \pi)$, the $M_\delta$ determine the
-# products $k_i^* q_i$, so losses of these products are what we have, and the gradient with respect to $u = (q_i\; k_i)$ is $u\,F$ with a Hermitian
-# $F$ as before, $\Gamma \in \mathbb{C}^{E \times E}$. Their brackets make all $u\, \Xi I_\pm$ with skew-Hermitian $\Xi$,
-# $\operatorname{tr} \Xi I_\pm = 0$ (take $F(e_i e_j^\top)$ and $F(\mathrm{i} e_i e_j^\top)$ for the diagonals). So $u^* Y - Y^* u = c\, I_\pm$ with a
-# number $c$. The left side has rank at most 2, and $I_\pm$ has rank $2E \geq 4$; so $c = 0$. As $u \neq 0$, it follows as before that $Y = t\, u$
-# with a real $t$: one conserved number for each plane. (Where $u = 0$ every gradient vanishes in that plane, and nothing is said of $Y$.)
+# $\sum_i e^{\mathrm{i} \delta \varphi_i} k_i^* q_i$. As the frequencies $\varphi_i$ are distinct and in $(0, \pi)$, the $M_\delta$ determine the products
+# $k_i^* q_i$, so losses of these products are what we have, and the gradient with respect to $u = (q_i\; k_i)$ is $u\,F$ with a Hermitian $F$ as before,
+# $\Gamma \in \mathbb{C}^{E \times E}$. Their brackets make all $u\, \Xi I_\pm$ with skew-Hermitian $\Xi$, $\operatorname{tr} \Xi I_\pm = 0$ (take
+# $F(e_i e_j^\top)$ and $F(\mathrm{i} e_i e_j^\top)$ for the diagonals). So $u^* Y - Y^* u = c\, I_\pm$ with a number $c$. The left side has rank at most 2, and
+# $I_\pm$ has rank $2E \geq 4$; so $c = 0$. As $u \neq 0$, it follows as before that $Y = t\, u$ with a real $t$: one conserved number for each plane. (Where
+# $u = 0$ every gradient vanishes in that plane, and nothing is said of $Y$.)
 # ```
 #
-# ```{admonition} Proofs for steps of finite size
+# ```{admonition} Proofs on steps, their share, and biases
 # :class: dropdown
 #
 # (Of {prf:ref}`lem-one-step` and {prf:ref}`lem-decay`.) With $s = 1 - \eta\lambda$,
-# $(s W_Q - \eta A)(s W_Q - \eta A)^\top = s^2 P_Q - \eta s (A W_Q^\top + W_Q A^\top) + \eta^2 A A^\top$, and likewise for the keys. In the difference
-# the middle terms cancel, by part 1 of {prf:ref}`lem-conserved`.
+# $(s W_Q - \eta A)(s W_Q - \eta A)^\top = s^2 P_Q - \eta s (A W_Q^\top + W_Q A^\top) + \eta^2 A A^\top$, and likewise for the keys. In the difference the
+# middle terms cancel, by part 1 of {prf:ref}`lem-conserved`.
 #
 # (Of {prf:ref}`prop-heavy-ball`.) For any $V$ let $F(V, W) = V_Q W_Q^\top + W_Q V_Q^\top - V_K W_K^\top - W_K V_K^\top$. Then
-# $\Delta_{n+1} - \Delta_n = Y_n + \Phi_{n+1}$ with $Y_n = F(V_{n+1}, W_n)$. The gradient's part of $V_{n+1}$ contributes nothing, by
-# {prf:ref}`lem-conserved`, so $Y_n = \gamma\, F(V_n, W_n) = \gamma\, F(V_n, W_{n-1} + V_n) = \gamma\, (Y_{n-1} + 2\Phi_n)$.
+# $\Delta_{n+1} - \Delta_n = Y_n + \Phi_{n+1}$ with $Y_n = F(V_{n+1}, W_n)$. The gradient's part of $V_{n+1}$ contributes nothing, by {prf:ref}`lem-conserved`,
+# so $Y_n = \gamma\, F(V_n, W_n) = \gamma\, F(V_n, W_{n-1} + V_n) = \gamma\, (Y_{n-1} + 2\Phi_n)$.
 #
-# (Of {prf:ref}`prop-respects`.) The loss sees the same $M$ and so the same $\Gamma$. The new gradient is $S^{-\top} W_K \Gamma = S^{-\top} A$, and
-# $S B$ for the keys. *1.* If $S^{-\top} = S$, gradients change as the weights do, and so do the sums that momentum and decay make of them. If $S$ is
-# respected, the first step shows $S^{-\top} A = S A$; as $W_K$ can have rank $D$, $A = W_K \Gamma$ can be any matrix, and $S^\top S = I$. *2.* What
-# Adam does to an entry is one odd function of the history of that entry, so it respects signed permutations. Conversely its first step is
-# $-\eta \operatorname{sign}(A)$, so $S \operatorname{sign}(A) = \operatorname{sign}(S^{-\top} A)$ for almost all $A$: $S$ turns every vector of signs
-# into a vector of signs. Row $i$ of $S$ then has $\sum_j \pm S_{ij} = \pm 1$ for every choice of signs. One choice makes the sum $\sum_j |S_{ij}|$,
-# which is therefore 1; turning one sign changes it by $2 |S_{ij}|$ and must lead to $1$ or $-1$, so each $|S_{ij}|$ is 0 or 1, and exactly one of
-# them is 1. As $S$ is nonsingular, these stand in different columns.
-# ```
+# (Of {prf:ref}`prop-respects`.) The loss sees the same $M$ and so the same $\Gamma$. The new gradient is $S^{-\top} W_K \Gamma = S^{-\top} A$, and $S B$ for
+# the keys. *1.* If $S^{-\top} = S$, gradients change as the weights do, and so do the sums that momentum and decay make of them. If $S$ is respected, the first
+# step shows $S^{-\top} A = S A$; as $W_K$ can have rank $D$, $A = W_K \Gamma$ can be any matrix, and $S^\top S = I$. *2.* What Adam does to an entry is one odd
+# function of the history of that entry, so it respects signed permutations. Conversely its first step is $-\eta \operatorname{sign}(A)$, so
+# $S \operatorname{sign}(A) = \operatorname{sign}(S^{-\top} A)$ for almost all $A$: $S$ turns every vector of signs into a vector of signs. Row $i$ of $S$ then
+# has $\sum_j \pm S_{ij} = \pm 1$ for every choice of signs. One choice makes the sum $\sum_j |S_{ij}|$, which is therefore 1; turning one sign changes it by
+# $2 |S_{ij}|$ and must lead to $1$ or $-1$, so each $|S_{ij}|$ is 0 or 1, and exactly one of them is 1. As $S$ is nonsingular, these stand in different
+# columns.
 #
-# ```{admonition} Proofs on the share of a step, and with biases
-# :class: dropdown
+# (Of {prf:ref}`prop-rho`.) *1.* Setting the derivative in $T$ to zero gives $(T W_Q - \delta W_Q) W_Q^\top + W_K (T^\top W_K + \delta W_K)^\top = 0$, the
+# Sylvester equation. Multiplied by $v_i^\top$ and $u_j$ it reads $(k_i + p_j)\, v_i^\top T u_j = v_i^\top Z u_j$. *2.* What is left of the step is orthogonal
+# to $\mathcal{T}$, so $\rho$ is the squared cosine of an angle. The numerator is $\langle T, T P_Q \rangle + \langle T, P_K T \rangle = \langle T, Z \rangle$,
+# which is the sum. A step is orthogonal to $\mathcal{T}$ when $\langle T', Z \rangle = 0$ for all $T'$, that is, $Z = 0$; for a gradient this is
+# {prf:ref}`lem-conserved`. *3.* $\mathcal{T}$ has dimension $D^2$, since $\mu > 0$ makes $T \mapsto (T W_Q, -T^\top W_K)$ injective. For a standard normal
+# step, $\rho = x / (x + y)$ with independent $x \sim \chi^2_{D^2}$ and $y \sim \chi^2_{2DE - D^2}$.
 #
-# (Of {prf:ref}`prop-rho`.) *1.* Setting the derivative in $T$ to zero gives $(T W_Q - \delta W_Q) W_Q^\top + W_K (T^\top W_K + \delta W_K)^\top = 0$,
-# the Sylvester equation. Multiplied by $v_i^\top$ and $u_j$ it reads $(k_i + p_j)\, v_i^\top T u_j = v_i^\top Z u_j$. *2.* What is left of the step
-# is orthogonal to $\mathcal{T}$, so $\rho$ is the squared cosine of an angle. The numerator is
-# $\langle T, T P_Q \rangle + \langle T, P_K T \rangle = \langle T, Z \rangle$, which is the sum. A step is orthogonal to $\mathcal{T}$ when
-# $\langle T', Z \rangle = 0$ for all $T'$, that is, $Z = 0$; for a gradient this is {prf:ref}`lem-conserved`. *3.* $\mathcal{T}$ has dimension $D^2$,
-# since $\mu > 0$ makes $T \mapsto (T W_Q, -T^\top W_K)$ injective. For a standard normal step, $\rho = x / (x + y)$ with independent
-# $x \sim \chi^2_{D^2}$ and $y \sim \chi^2_{2DE - D^2}$.
-#
-# (Of {prf:ref}`prop-conserved-bias`.) By {prf:ref}`prop-joint-action` the loss has the symmetry of {prf:ref}`lem-conserved` in the matrices
-# $(W_Q\; b_Q)$ and $(W_K\; b_K)$, which shows the first half of *1*; the second is {prf:ref}`lem-key-bias`. Part 1 of {prf:ref}`lem-conserved` now
-# reads $A W_Q^\top + a b_Q^\top = W_K B^\top$, since the gradient of $b_K$ is zero. The terms of first order in the step's change of $\Delta$ are
-# therefore $-\eta (A W_Q^\top - W_K B^\top)$ plus its transpose, $\eta (a b_Q^\top + b_Q a^\top)$: this is *2*. In *3*,
+# (Of {prf:ref}`prop-conserved-bias`.) By {prf:ref}`prop-joint-action` the loss has the symmetry of {prf:ref}`lem-conserved` in the matrices $(W_Q\; b_Q)$ and
+# $(W_K\; b_K)$, which shows the first half of *1*; the second is {prf:ref}`lem-key-bias`. Part 1 of {prf:ref}`lem-conserved` now reads
+# $A W_Q^\top + a b_Q^\top = W_K B^\top$, since the gradient of $b_K$ is zero. The terms of first order in the step's change of $\Delta$ are therefore
+# $-\eta (A W_Q^\top - W_K B^\top)$ plus its transpose, $\eta (a b_Q^\top + b_Q a^\top)$: this is *2*. In *3*,
 # $Z = -\eta (A W_Q^\top - W_K B^\top) = \eta\, a b_Q^\top$; put it into {prf:ref}`prop-rho`.
 # ```
 
 # %% [markdown]
 # ## The same symbols in code
 #
-# Two heads, $E = 6$, $D = C = 3$, causal softmax: the layer learns to imitate another one on eight fixed sequences. Automatic differentiation, which
-# knows nothing of $\Gamma$, finds $A W_Q^\top = W_K B^\top$.
+# Two heads, $E = 6$, $D = C = 3$, causal softmax: the layer learns to imitate another one on eight fixed sequences. Automatic differentiation, which knows
+# nothing of $\Gamma$, finds $A W_Q^\top = W_K B^\top$.
 
 # %%
 from functools import partial
@@ -281,10 +268,7 @@ def imitation(layer):
     return layer.random_parameters(seed=0), loss
 
 
-def imbalance(p):
-    return p["W_Q"] @ p["W_Q"].mT - p["W_K"] @ p["W_K"].mT  # (..., H, D, D)
-
-
+imbalance = lambda p: p["W_Q"] @ p["W_Q"].mT - p["W_K"] @ p["W_K"].mT  # (..., H, D, D)
 layer = Attention(6, 2)
 H, D, E = layer.H, layer.D, layer.E
 start, loss = imitation(layer)
@@ -296,7 +280,7 @@ check("lemma-5.1", balance=apart(A @ start["W_Q"].mT, start["W_K"] @ B.mT))
 
 # %%
 def flow(loss, start, tolerance, time=2.0, longest=np.inf):
-    """States along the flow, gradients cut to a length, at 201 times: name -> (201, ...)."""
+    """201 states along the flow, gradients cut to a length: name -> (201, ...)."""
     sizes, gradient = [t.numel() for t in start.values()], torch.func.grad(loss)
     pack = lambda p: torch.cat([t.flatten() for t in p.values()])
     unpack = lambda v: {
@@ -308,29 +292,31 @@ def flow(loss, start, tolerance, time=2.0, longest=np.inf):
         g = pack(gradient(unpack(torch.from_numpy(v)), t)).numpy()
         return -g * min(1, longest / np.linalg.norm(g))
 
-    method = {"method": "DOP853", "rtol": tolerance, "atol": tolerance}
-    at = np.linspace(0, time, 201)
-    run = solve_ivp(downhill, (0, time), pack(start).numpy(), t_eval=at, **method)
+    precise, at = {"rtol": tolerance, "atol": tolerance}, np.linspace(0, time, 201)
+    run = solve_ivp(downhill, at[[0, -1]], pack(start).numpy(), "DOP853", at, **precise)
     return unpack(torch.from_numpy(run.y.T.copy()))
 
 
-def strayed(path, of=imbalance):
-    """How far a function of the weights gets from its start, relative to its norm."""
+def trail(path, of=imbalance):
+    """How far a function of the weights is from its start, relative to its norm."""
     values = of(path)
-    return float((values - values[0]).flatten(1).norm(dim=1).max() / values[0].norm())
+    return (values - values[0]).flatten(1).norm(dim=1) / values[0].norm()
+
+
+strayed = lambda *path_and_function: float(trail(*path_and_function).max())
 
 
 # %% [markdown]
 # ## The check
 #
-# **What the flow keeps.** The loss falls, the weights move, and the imbalance does not. With a solver a million times as sloppy it moves by as much
-# as that solver errs: the agreement is not built in.
+# **What the flow keeps.** The loss falls, the weights move, and the imbalance does not. With a solver a million times as sloppy it moves by as much as that
+# solver errs: the agreement is not built in.
 #
 # ```{prf:remark} The layout matters
 # :label: rem-11-layout
 #
-# Weights are $D \times E$ here, as in the paper and in `torch.nn.Linear`. The $E \times E$ matrix $W_Q^\top W_Q - W_K^\top W_K$ looks as good as
-# $\Delta$ and is *not* conserved; it is the right one for weights stored as $E \times D$.
+# Weights are $D \times E$ here, as in the paper and in `torch.nn.Linear`. The $E \times E$ matrix $W_Q^\top W_Q - W_K^\top W_K$ looks as good as $\Delta$ and
+# is *not* conserved; it is the right one for weights stored as $E \times D$.
 # ```
 
 # %%
@@ -344,8 +330,8 @@ print(f"the E x E matrix by {strayed(path, wrong):.2f}")
 check("lemma-5.1", flow=strayed(path), sloppy=strayed(flow(loss, start, 1e-6)))
 
 # %% [markdown]
-# **Clipping.** A head with $D = E = 2$ follows the gradient of $\frac12 \lVert M - M_\star \rVert^2$, cut to length 1 where it is longer. With a
-# fixed $M_\star$ it ends where the flow without a cut ends, with one that moves before it settles it does not; the imbalance stays in all four runs.
+# **Clipping.** A head with $D = E = 2$ follows the gradient of $\frac12 \lVert M - M_\star \rVert^2$, cut to length 1 where it is longer. With a fixed
+# $M_\star$ it ends where the flow without a cut ends, with one that moves before it settles it does not; the imbalance stays in all four runs.
 
 # %%
 goal = torch.tensor([[2.0, -1.0], [1.0, 0.5]]).double()
@@ -361,12 +347,12 @@ for swing in (0, 8):
 check("lemma-5.1", clipped=kept, clipped_fixed=far[0], clipped_moving=far[1])
 
 # %% [markdown]
-# **How many numbers.** {prf:ref}`prop-conserved-count` counts what gradients and their brackets fail to span: a rank. Each entry of $M$, or of all
-# $M_\delta$, is a quadratic form in the $2DE$ weights $w$. With its Hessian $Y$, by automatic differentiation, its gradient is $Y w$, and the bracket
-# of two gradients is $(Y_1 Y_2 - Y_2 Y_1) w$. A second count is that of the symmetric $T$ that commute with the rotations: for these
-# $\langle T, \Delta \rangle$ is conserved. There are four plain heads, $D = 1, \dots, 4$, and three rotary ones with $D = 4$: two planes that turn
-# differently, two that turn alike ($n$ such planes conserve the $n^2$ real numbers of a Hermitian matrix), and one beside two still coordinates. The
-# last check is the exception of part 3: a plane with $(q_i, k_i) = 0$ keeps all its 16 numbers, beside the one of the other plane.
+# **How many numbers.** {prf:ref}`prop-conserved-count` counts what gradients and their brackets fail to span: a rank. Each entry of $M$, or of all $M_\delta$,
+# is a quadratic form in the $2DE$ weights $w$. With its Hessian $Y$, by automatic differentiation, its gradient is $Y w$, and the bracket of two gradients is
+# $(Y_1 Y_2 - Y_2 Y_1) w$. A second count is that of the symmetric $T$ that commute with the rotations: for these $\langle T, \Delta \rangle$ is conserved.
+# There are four plain heads, $D = 1, \dots, 4$, and three rotary ones with $D = 4$: two planes that turn differently, two that turn alike ($n$ such planes
+# conserve the $n^2$ real numbers of a Hermitian matrix), and one beside two still coordinates. The last check is the exception of part 3: a plane with
+# $(q_i, k_i) = 0$ keeps all its 16 numbers, beside the one of the other plane.
 
 
 # %%
@@ -399,19 +385,16 @@ def symmetric_commutant(R):
 # %%
 turning = [rotations((), d) for d in (1, 2, 3, 4)]
 turning += [rotations(angles, 4) for angles in ((1.0, 0.3), (0.5, 0.5), (1.0,))]
-check(
-    "beta-tau-mu",
-    formula=[d * (d + 1) // 2 for d in (1, 2, 3, 4)] + [1 + 1, 2**2, 1 + 3],
-    brackets=[room_left(R) for R in turning],
-    symmetric=[symmetric_commutant(R) for R in turning],
-)
+formula = [d * (d + 1) // 2 for d in (1, 2, 3, 4)] + [1 + 1, 2**2, 1 + 3]
+brackets, symmetric = (list(map(f, turning)) for f in (room_left, symmetric_commutant))
+check("beta-tau-mu", formula=formula, brackets=brackets, symmetric=symmetric)
 check("beta-tau-mu", plane_at_zero=room_left(turning[4], zero=(0, 1)))
 
 # %% [markdown]
 # ### The drift of steps
 #
-# One large step, $\eta = 0.3$, without decay and with $\lambda = 0.5$, against the formulas. For $\Gamma$ we differentiate a head of width $E$ with
-# queries $M X$ and keys $X$, which has the same scores (the code divides scores by the root of the width, hence $\sqrt{E/D}$).
+# One large step, $\eta = 0.3$, without decay and with $\lambda = 0.5$, against the formulas. For $\Gamma$ we differentiate a head of width $E$ with queries
+# $M X$ and keys $X$, which has the same scores (the code divides scores by the root of the width, hence $\sqrt{E/D}$).
 
 # %%
 eta, decay = 0.3, 0.5
@@ -427,11 +410,10 @@ check("lemma-5.1", one_step=apart(moved(1) - imbalance(start), drift))
 check("lemma-5.1", decay=apart(moved(1 - eta * decay), contracted + drift))
 
 # %% [markdown]
-# Now whole runs of $n$ steps for the time $t = 2$: gradient descent at the rate $t/n$, the heavy ball with $\gamma = 0.9$ at a tenth of it, to move
-# as fast, and Adam at $t/(4n)$. The drift over $t/n$ must tend to $\Lambda$ (by the trapezoidal rule on the solver's path) for gradient descent and
-# to $19\, \Lambda$ for the heavy ball, with an error that halves with the rate; Richardson's extrapolation must come within 5%. Adam's drift at an
-# eighth of the rate is still more than half of what it was. Last, the recursion of {prf:ref}`prop-heavy-ball` rebuilds a run's imbalance from its
-# velocities.
+# Now whole runs of $n$ steps for the time $t = 2$: gradient descent at the rate $t/n$, the heavy ball with $\gamma = 0.9$ at a tenth of it, to move as fast,
+# and Adam at $t/(4n)$. The drift over $t/n$ must tend to $\Lambda$ (by the trapezoidal rule on the solver's path) for gradient descent and to $19\, \Lambda$
+# for the heavy ball, with an error that halves with the rate; Richardson's extrapolation must come within 5%. Adam's drift at an eighth of the rate is still
+# more than half of what it was. Last, the recursion of {prf:ref}`prop-heavy-ball` rebuilds a run's imbalance from its velocities.
 
 
 # %%
@@ -472,12 +454,9 @@ def error_of_limit(drift, factor):
     return apart(2 * per_rate[sizes[-1]] - per_rate[sizes[-2]], factor * integral)
 
 
-check(
-    "optimisers",
-    descent=error_of_limit(drifts["gradient descent"], 1),
-    heavy_ball=error_of_limit(drifts["heavy ball"], 19),
-    adam=drifts["Adam"][320].norm() / drifts["Adam"][40].norm(),
-)
+check("optimisers", descent=error_of_limit(drifts["gradient descent"], 1))
+check("optimisers", heavy_ball=error_of_limit(drifts["heavy ball"], 19))
+check("optimisers", adam=drifts["Adam"][320].norm() / drifts["Adam"][40].norm())
 
 # %%
 ball = train(optimisers["heavy ball"](40), start, loss, 40)
@@ -490,8 +469,8 @@ for old, new in zip(ball, ball[1:]):
 check("optimisers", recursion=max(misfits))
 
 # %% [markdown]
-# For $D = E = 1$ all of this can be drawn. The loss $\ell = \frac{1}{2} (W_K W_Q - 1)^2$ is constant on hyperbolas, the imbalance $W_Q^2 - W_K^2$ on
-# those that cross them at right angles.
+# For $D = E = 1$ all of this can be drawn. The loss $\ell = \frac{1}{2} (W_K W_Q - 1)^2$ is constant on hyperbolas, the imbalance $W_Q^2 - W_K^2$ on those that
+# cross them at right angles.
 
 # %%
 toy = {"W_Q": torch.tensor([[-0.9]]).double(), "W_K": torch.tensor([[1.9]]).double()}
@@ -507,10 +486,8 @@ for way, make in {
 ends = torch.stack([passed[-1] for passed in plane.values()])
 assert (ends.prod(1) - 1).abs().max() < 0.1 and torch.pdist(ends).min() > 0.01
 size = float(imbalance(start).norm())
-relative = {
-    way: {n: float(drift.norm()) / size for n, drift in by.items()}
-    for way, by in drifts.items()
-}
+sizes_of = lambda by: {n: float(drift.norm()) / size for n, drift in by.items()}
+relative = {way: sizes_of(by) for way, by in drifts.items()}
 descent = 2 * float(integral.norm()) / size
 predicted = {"gradient descent": descent, "heavy ball": 19 * descent}
 
@@ -518,13 +495,13 @@ predicted = {"gradient descent": descent, "heavy ball": 19 * descent}
 figures.imbalance_paths(plane, relative, predicted)
 
 # %% [markdown]
-# In {numref}`fig-imbalance-paths` all four runs end in the valley, at one function and four pairs of weights. Only the flow's is known beforehand: it
-# has the imbalance of the start.
+# In {numref}`fig-imbalance-paths` all four runs end in the valley, at one function and four pairs of weights. Only the flow's is known beforehand: it has the
+# imbalance of the start.
 #
 # ### The projection
 #
-# {prf:ref}`prop-rho` in three ways: a projection on an orthonormal basis of $\mathcal{T}$, from its $D^2$ directions as columns; the Sylvester
-# equation; and `attnid.head_metrics`. LAPACK's least squares on the columns gives $T$ itself.
+# {prf:ref}`prop-rho` in three ways: a projection on an orthonormal basis of $\mathcal{T}$, from its $D^2$ directions as columns; the Sylvester equation; and
+# `attnid.head_metrics`. LAPACK's least squares on the columns gives $T$ itself.
 
 
 # %%
@@ -543,8 +520,7 @@ def rho_by_basis(W_Q, W_K, dQ, dK, sign=-1):
     return (basis.mT @ as_vector(dQ, dK)).norm() ** 2 / as_vector(dQ, dK).norm() ** 2
 
 
-def rho_of(W_Q, W_K, dQ, dK):
-    return head_metrics(W_Q, W_K, W_Q + dQ, W_K + dK)["rho"]
+rho_of = lambda q, k, dQ, dK: head_metrics(q, k, q + dQ, k + dK)["rho"]
 
 
 def sylvester(W_Q, W_K, dQ, dK, printed=False):
@@ -578,31 +554,24 @@ check("least-squares", basis=basis, eigenbases=eigenbases, solver=solver)
 # ```{prf:remark} Departure from the paper
 # :label: rem-11-sign
 #
-# The paper prints the second term of the objective with a minus sign, $\lVert \delta W_K - T^\top W_K \rVert^2$ in our letters. Its Sylvester
-# equation belongs to a plus sign; the space of all $(T W_Q, T^\top W_K)$ is not null, and a gradient has a large component in it. Further on, entry
-# $d, d'$ of the solution in the eigenbases is divided by $\lambda_{Q,d} + \lambda_{K,d'}$; rows belong to keys and columns to queries, so it should
-# be $\lambda_{K,d} + \lambda_{Q,d'}$.
+# The paper prints the second term of the objective with a minus sign, $\lVert \delta W_K - T^\top W_K \rVert^2$ in our letters. Its Sylvester equation belongs
+# to a plus sign; the space of all $(T W_Q, T^\top W_K)$ is not null, and a gradient has a large component in it. Further on, entry $d, d'$ of the solution in
+# the eigenbases is divided by $\lambda_{Q,d} + \lambda_{K,d'}$; rows belong to keys and columns to queries, so it should be $\lambda_{K,d} + \lambda_{Q,d'}$.
 # ```
 #
-# Put to the test: the share of a gradient in the printed space, and by how much the equation fails with the printed indices.
+# The cell puts both to the test: the share of a gradient in the printed space, and by how much the equation fails with the printed indices.
+#
+# **Null steps have $\rho = 1$**, also those that `measure` finds in the outputs of the whole layer; we take their part in the first head's queries and keys.
+# **Isotropic steps** have the mean $D/(2E) = 1/4$: exactly over the $2DE$ unit steps, each a change of one weight, and to within 0.01 over 4,000 random ones,
+# which the test of Kolmogorov and Smirnov compares with the beta distribution at the level 0.001.
 
 # %%
 P_Q, P_K = W_Q @ W_Q.mT, W_K @ W_K.mT
 dQ, dK = directions["random"]
 T = sylvester(W_Q, W_K, dQ, dK, printed=True)
-check(
-    "least-squares",
-    gradient=rho_of(W_Q, W_K, A[0], B[0]),
-    printed_sign=rho_by_basis(W_Q, W_K, A[0], B[0], sign=+1),
-    printed_indices=apart(T @ P_Q + P_K @ T, dQ @ W_Q.mT - W_K @ dK.mT),
-)
-
-# %% [markdown]
-# **Null steps have $\rho = 1$**, also those that `measure` finds in the outputs of the whole layer; we take their part in the first head's queries
-# and keys. **Isotropic steps** have the mean $D/(2E) = 1/4$: exactly over the $2DE$ unit steps, each a change of one weight, and to within 0.01 over
-# 4,000 random ones, which the test of Kolmogorov and Smirnov compares with the beta distribution at the level 0.001.
-
-# %%
+interchanged = apart(T @ P_Q + P_K @ T, dQ @ W_Q.mT - W_K @ dK.mT)
+check("least-squares", gradient=rhos["gradient"], printed_indices=interchanged)
+check("least-squares", printed_sign=rho_by_basis(W_Q, W_K, A[0], B[0], sign=+1))
 null = measure(layer, parameters=start).null_space
 null_Q, null_K = null["W_Q"][:, 0], null["W_K"][:, 0]  # (36, D, E)
 of_steps = lambda dQ, dK: rho_of(W_Q.expand_as(dQ), W_K.expand_as(dK), dQ, dK)
@@ -622,9 +591,9 @@ print(f"D = 64, E = 384: mean {paper.mean():.4f}, standard deviation {paper.std(
 # ```{prf:remark} Departure from the paper
 # :label: rem-11-mean
 #
-# The paper draws $1/(2H)$ in its figures as a boundary. It is what steps without any preference have on average, and nothing keeps a step from
-# exceeding it: nearly half of all random steps do here, and a null step has $\rho = 1$. For the paper's $D = 64$, $E = 384$ the beta distribution is
-# narrow, so that there a value far from $1/(2H)$, on either side, does mean a preference.
+# The paper draws $1/(2H)$ in its figures as a boundary. It is what steps without any preference have on average, and nothing keeps a step from exceeding it:
+# nearly half of all random steps do here, and a null step has $\rho = 1$. For the paper's $D = 64$, $E = 384$ the beta distribution is narrow, so that there a
+# value far from $1/(2H)$, on either side, does mean a preference.
 # ```
 #
 # ### A step that beta and tau do not see
@@ -646,9 +615,9 @@ error = {metric: abs(ours[metric] / explicit[metric] - 1) for metric in explicit
 check("beta-tau-mu", **error)
 
 # %% [markdown]
-# Solve $T P_Q + P_K T = Z$ with a skew $Z$ and step along $(T W_Q, -T^\top W_K)$. All of the step is null, $\rho = 1$, and nothing of it shows in
-# $\Delta$ to first order: half the step has a quarter of the drift. With a symmetric $Z$ it has half. How many of the nine null directions $\Delta$
-# sees is a rank: of those written down, and of those that `measure` found.
+# Solve $T P_Q + P_K T = Z$ with a skew $Z$ and step along $(T W_Q, -T^\top W_K)$. All of the step is null, $\rho = 1$, and nothing of it shows in $\Delta$ to
+# first order: half the step has a quarter of the drift. With a symmetric $Z$ it has half. How many of the nine null directions $\Delta$ sees is a rank: of
+# those written down, and of those that `measure` found.
 
 # %%
 falls = {}
@@ -671,15 +640,15 @@ check("beta-tau-mu", explicit=seen[0], outputs=seen[1])
 # ```{prf:remark} Departure from the paper
 # :label: rem-11-unseen
 #
-# The paper proposes the change of $\beta$ as a measure of how much a run uses its unidentified parameters. Even $\Delta$ misses three of nine
-# directions here, and $D(D-1)/2 = 2{,}016$ of 4,096 for $D = 64$; and it can change while $\beta$ and $\tau$ stay. In the limit of small steps
-# $\beta$ is constant for a run that keeps off the null directions, but a constant $\beta$ does not show that it does.
+# The paper proposes the change of $\beta$ as a measure of how much a run uses its unidentified parameters. Even $\Delta$ misses three of nine directions here,
+# and $D(D-1)/2 = 2{,}016$ of 4,096 for $D = 64$; and it can change while $\beta$ and $\tau$ stay. In the limit of small steps $\beta$ is constant for a run
+# that keeps off the null directions, but a constant $\beta$ does not show that it does.
 # ```
 #
 # ## Break it
 #
-# **Biases**, which the paper's runs have. With all four, none zero at the start, the flow keeps the joint matrix and the key bias, and the weights
-# alone lose their law.
+# **Biases**, which the paper's runs have. With all four, none zero at the start, the flow keeps the joint matrix and the key bias, and the weights alone lose
+# their law. **Rotary positions** break it too; the trace of each plane's $2 \times 2$ block stays, two numbers of ten.
 
 # %%
 biased = Attention(6, 2, bias="qkvo")
@@ -687,13 +656,16 @@ start_b, loss_b = imitation(biased)
 path_b = flow(loss_b, start_b, 1e-12)
 with_biases = lambda p: {w: with_bias(p[w], p["b" + w[1:]]) for w in ("W_Q", "W_K")}
 joint = lambda p: imbalance(with_biases(p))
-check(
-    "conserved-biases",
-    joint=strayed(path_b, joint),
-    key_bias=strayed(path_b, lambda p: p["b_K"]),
-    weights_alone=strayed(path_b),
-)
+key_bias = strayed(path_b, lambda p: p["b_K"])
+check("conserved-biases", joint=strayed(path_b, joint), key_bias=key_bias)
+check("conserved-biases", weights_alone=strayed(path_b))
 print(f"weights alone: the imbalance moves by {strayed(path_b):.2f} of its norm")
+rotary = Attention(8, 2, rotary=(1.0, 0.3))  # D = 4
+start_r, loss_r = imitation(rotary)
+path_r = flow(loss_r, start_r, 1e-12)
+diagonal = lambda p: imbalance(p).diagonal(dim1=-2, dim2=-1)
+planes = lambda p: diagonal(p).unflatten(-1, (2, 2)).sum(-1)  # (..., H, planes)
+check("beta-tau-mu", rotary_all=strayed(path_r), rotary_planes=strayed(path_r, planes))
 
 # %% [markdown]
 # One step at the rate 0.1: the change of $\Delta$, and the formula for $\rho$ against `head_metrics` and the explicit projection.
@@ -703,7 +675,6 @@ g_b = torch.func.grad(loss_b)(start_b)
 A_b, B_b, a = g_b["W_Q"], g_b["W_K"], g_b["b_Q"]
 W_Qb, W_Kb = start_b["W_Q"], start_b["W_K"]
 first = a[:, :, None] * start_b["b_Q"][:, None, :]
-second = A_b @ A_b.mT - B_b @ B_b.mT
 p_b, u_b = torch.linalg.eigh(W_Qb @ W_Qb.mT)
 k_b, v_b = torch.linalg.eigh(W_Kb @ W_Kb.mT)
 inside = (v_b.mT @ first @ u_b).square() / (k_b[..., None] + p_b[:, None])
@@ -711,26 +682,21 @@ formula = inside.sum((1, 2)) / (A_b.square() + B_b.square()).sum((1, 2))
 by_basis = [rho_by_basis(W_Qb[h], W_Kb[h], A_b[h], B_b[h]) for h in range(H)]
 stepped = {one: start_b[one] - 0.1 * g_b[one] for one in start_b}
 step_b = [*with_biases(start_b).values(), *with_biases(stepped).values()]
+change = 0.1 * (first + first.mT) + 0.1**2 * imbalance(g_b)
 gone = imbalance(stepped) - imbalance(start_b)
-check(
-    "conserved-biases",
-    rho_formula=apart(rho_of(W_Qb, W_Kb, -0.1 * A_b, -0.1 * B_b), formula),
-    rho_projection=apart(torch.stack(by_basis), formula),
-    rho_alone=formula,
-    one_step=apart(gone, 0.1 * (first + first.mT) + 0.1**2 * second),
-    rho_joint=head_metrics(*step_b)["rho"],
-)
+found = rho_of(W_Qb, W_Kb, -0.1 * A_b, -0.1 * B_b)
+check("conserved-biases", rho_formula=apart(found, formula), rho_alone=formula)
+check("conserved-biases", rho_projection=apart(torch.stack(by_basis), formula))
+check("conserved-biases", one_step=apart(gone, change))
+check("conserved-biases", rho_joint=head_metrics(*step_b)["rho"])
 
 # %%
 times = torch.linspace(0, 2, 201, dtype=torch.float64)
 curves = {
-    "$E \\times E$, weights alone": wrong,
-    "$D \\times D$, weights alone": imbalance,
-    "$D \\times D$, with biases": joint,
+    "$E \\times E$, weights alone": trail(path_b, wrong),
+    "$D \\times D$, weights alone": trail(path_b),
+    "$D \\times D$, with biases": trail(path_b, joint),
 }
-for name, of in curves.items():
-    change = (of(path_b) - of(start_b)).flatten(1).norm(dim=1)
-    curves[name] = change / of(start_b).norm()
 marks = {"gradient": 0.0, "its signs": float(rhos["sign of the gradient"])}
 marks["null step"] = float(rhos["null"])
 
@@ -738,17 +704,8 @@ marks["null step"] = float(rhos["null"])
 figures.rho_and_biases(sample, law, D / (2 * E), marks, times, curves)
 
 # %% [markdown]
-# **Rotary positions.** Here too $\Delta$ moves; the trace of each plane's $2 \times 2$ block stays, two numbers of ten. **Other optimisers**, by
-# {prf:ref}`prop-respects`: after 20 steps from moved weights an optimiser is either at the moved end, to $10^{-7}$ (Adam has $\varepsilon = 10^{-8}$
-# here), or somewhere else.
-
-# %%
-rotary = Attention(8, 2, rotary=(1.0, 0.3))  # D = 4
-start_r, loss_r = imitation(rotary)
-path_r = flow(loss_r, start_r, 1e-12)
-diagonal = lambda p: imbalance(p).diagonal(dim1=-2, dim2=-1)
-planes = lambda p: diagonal(p).unflatten(-1, (2, 2)).sum(-1)  # (..., H, planes)
-check("beta-tau-mu", rotary_all=strayed(path_r), rotary_planes=strayed(path_r, planes))
+# **Other optimisers**, by {prf:ref}`prop-respects`: after 20 steps from moved weights an optimiser is either at the moved end, to $10^{-7}$ (Adam has
+# $\varepsilon = 10^{-8}$ here), or somewhere else.
 
 # %%
 changes = {
@@ -772,26 +729,25 @@ check("optimisers", respected=[len(names) for names in respected.values()])
 # %% [markdown]
 # ## What it means
 #
-# A head trained by gradient flow carries $D(D+1)/2$ numbers from its random start to the end of training, and no data can change them. Gradient
-# descent changes them slowly, momentum many times faster, both in proportion to the rate; decay forgets them at a known pace; Adam changes them at
-# any rate tried.
+# A head trained by gradient flow carries $D(D+1)/2$ numbers from its random start to the end of training, and no data can change them. Gradient descent changes
+# them slowly, momentum many times faster, both in proportion to the rate; decay forgets them at a known pace; Adam changes them at any rate tried.
 #
-# Three cautions. A step with $\rho = 0$ is orthogonal to the null space *where it is taken*; many such steps can still lead along an {term}`orbit`,
-# in the $D(D-1)/2$ dimensions that {prf:ref}`prop-conserved-count` leaves. A step with $\rho = 1$ need not show in $\beta$ or $\tau$. And with biases
-# all three must be computed from weights and biases together; {doc}`13_nanogpt` does both.
+# Three cautions. A step with $\rho = 0$ is orthogonal to the null space *where it is taken*; many such steps can still lead along an {term}`orbit`, in the
+# $D(D-1)/2$ dimensions that {prf:ref}`prop-conserved-count` leaves. A step with $\rho = 1$ need not show in $\beta$ or $\tau$. And with biases all three must
+# be computed from weights and biases together; {doc}`13_nanogpt` does both.
 #
 # ## Exercises
 #
-# **1. Low rank.** Take $W_Q$, then both weights, of rank $D - 1$. What becomes of $\mathcal{T}$ and of $\mu$? **2. Silent steps.** Has every step
-# that keeps $M$ to first order $\rho = 1$?
+# **1. Low rank.** Take $W_Q$, then both weights, of rank $D - 1$. What becomes of $\mathcal{T}$ and of $\mu$? **2. Silent steps.** Has every step that keeps
+# $M$ to first order $\rho = 1$?
 #
 # ```{admonition} Answers
 # :class: dropdown
 #
-# *1.* With one deficient weight $\mu$ stays positive and $\mathcal{T}$ keeps its $D^2 = 9$ dimensions. With both $\mu$ is zero and $\mathcal{T}$ has
-# eight; $\rho$ is still the share in it. *2.* At full rank, yes ({prf:ref}`cor-dimension`). If both have rank $D - 1$, with $D \le E$, such steps
-# have $2DE - E^2 + (E - D + 1)^2$ dimensions (chapter 1, exercise 2), here 16, of which $\mathcal{T}$ holds $D^2 - 1 = 8$. So over an orthonormal
-# basis of them $\rho$ is $1/2$ in the mean, and it takes all values from 0 to 1.
+# *1.* With one deficient weight $\mu$ stays positive and $\mathcal{T}$ keeps its $D^2 = 9$ dimensions. With both $\mu$ is zero and $\mathcal{T}$ has eight;
+# $\rho$ is still the share in it. *2.* At full rank, yes ({prf:ref}`cor-dimension`). If both have rank $D - 1$, with $D \le E$, such steps have
+# $2DE - E^2 + (E - D + 1)^2$ dimensions (chapter 1, exercise 2), here 16, of which $\mathcal{T}$ holds $D^2 - 1 = 8$. So over an orthonormal basis of them
+# $\rho$ is $1/2$ in the mean, and it takes all values from 0 to 1.
 # ```
 
 
@@ -804,11 +760,9 @@ def deficient(W):
 low = deficient(W_Q), deficient(W_K)
 heads = [(W_Q, W_K), (low[0], W_K), low]
 shares = [(rho_by_basis(*head, dQ, dK), rho_of(*head, dQ, dK)) for head in heads]
-check(
-    "beta-tau-mu",
-    families=[rank(null_columns(*head)) for head in heads],
-    positive_mu=[int(head_metrics(*head, *head)["mu"] > 1e-3) for head in heads],
-)
+positive = [int(head_metrics(*head, *head)["mu"] > 1e-3) for head in heads]
+families = [rank(null_columns(*head)) for head in heads]
+check("beta-tau-mu", families=families, positive_mu=positive)
 check("rho", deficient_rank=[abs(basis - ours) for basis, ours in shares])
 product = lambda both: both[1].mT @ both[0]
 J = torch.func.jacrev(product)(torch.stack(low)).reshape(E * E, -1)

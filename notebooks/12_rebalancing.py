@@ -28,22 +28,22 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # Rebalancing
 #
-# *Assumed: the {term}`orbit` of a head, {prf:ref}`prop-orbit`; what {term}`gradient flow` conserves, {prf:ref}`lem-conserved`; and that a positive
-# definite matrix has exactly one positive definite square root.*
+# *Assumed: the {term}`orbit` of a head, {prf:ref}`prop-orbit`; what {term}`gradient flow` conserves, {prf:ref}`lem-conserved`; and that a positive definite
+# matrix has exactly one positive definite square root.*
 #
 # *In the ledger:* {ref}`rebalancing <ledger-rebalancing>`, {ref}`rebalancing and biases <ledger-rebalancing-biases>`.
 #
 # ## The question
 #
-# A head's {term}`score product` $M = W_K^\top W_Q$ leaves $D^2$ numbers of its weights open, and Adam moves weights along the orbit too. Every 200
-# steps the paper replaces them by others in the orbit with equal {term}`Gram matrices <Gram matrix>` $P_Q = W_Q W_Q^\top$ and $P_K = W_K W_K^\top$,
-# and watches whether training minds ({cite:t}`zhao2025` survey such choices). Is there always a {term}`balanced` pair in an orbit? How many are
-# there, what does moving there cost, and what happens to all that is attached to the weights: biases, rotations and the optimiser's memory?
+# A head's {term}`score product` $M = W_K^\top W_Q$ leaves $D^2$ numbers of its weights open, and Adam moves weights along the orbit too. Every 200 steps the
+# paper replaces them by others in the orbit with equal {term}`Gram matrices <Gram matrix>` $P_Q = W_Q W_Q^\top$ and $P_K = W_K W_K^\top$, and watches whether
+# training minds ({cite:t}`zhao2025` survey such choices). Is there always a {term}`balanced` pair in an orbit? How many are there, what does moving there cost,
+# and what happens to all that is attached to the weights: biases, rotations and the optimiser's memory?
 #
 # ## The claim
 #
-# A pair $(A, B)$ of $D \times E$ matrices is **balanced** if $A A^\top = B B^\top$. Norms without an index are Frobenius norms, $\kappa$ is the ratio
-# of the largest to the smallest singular value, and $\|M\|_*$ is the nuclear norm, the sum of the singular values.
+# A pair $(A, B)$ of $D \times E$ matrices is **balanced** if $A A^\top = B B^\top$. Norms without an index are Frobenius norms, $\kappa$ is the ratio of the
+# largest to the smallest singular value, and $\|M\|_*$ is the nuclear norm, the sum of the singular values.
 #
 # ```{prf:proposition} The balanced pairs of an orbit (paper: section 5.2.2)
 # :label: prop-balanced-orbit
@@ -73,24 +73,23 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # Under the hypotheses of {prf:ref}`prop-balanced-orbit` let $(A, B)$ be any balanced pair with product $M$, and let $F = W_Q A^\top + W_K B^\top$.
 #
-# 1. $F$ is nonsingular. With a singular value decomposition $F = U_F \Sigma_F V_F^\top$, exactly one balanced pair with product $M$ is nearest to
-#    $(W_Q, W_K)$: the pair $(Z A, Z B)$ with $Z = U_F V_F^\top$.
+# 1. $F$ is nonsingular. With a singular value decomposition $F = U_F \Sigma_F V_F^\top$, exactly one balanced pair with product $M$ is nearest to $(W_Q, W_K)$:
+#    the pair $(Z A, Z B)$ with $Z = U_F V_F^\top$.
 # 2. Hence it does not depend on the pair $(A, B)$ that one starts from, {term}`rebalancing` twice moves nothing, and for $Z' \in O(D)$ rebalancing
 #    $(Z' W_Q, Z' W_K)$ gives $Z'$ times the result for $(W_Q, W_K)$.
 # ```
 #
-# Under {term}`rotary positions <rotary position>` less is allowed: $S$ must commute with the rotations. Take a plane that turns, and read its two
-# rows of $W_Q$ as the real and imaginary part of one row $q_i \in \mathbb{C}^E$; likewise $k_i$ for $W_K$.
+# Under {term}`rotary positions <rotary position>` less is allowed: $S$ must commute with the rotations. Take a plane that turns, and read its two rows of $W_Q$
+# as the real and imaginary part of one row $q_i \in \mathbb{C}^E$; likewise $k_i$ for $W_K$.
 #
 # ```{prf:proposition} Balance under rotation
 # :label: prop-rotary-balance
 #
-# Let all coordinates of a head lie in planes, turning by angles that differ modulo sign and $2\pi$, none a multiple of $\pi$, and let no $q_i$ or
-# $k_i$ be zero. Over all nonsingular $S$ that commute with the rotations, $\|S W_Q\|^2 + \|S^{-\top} W_K\|^2$ is least exactly where in each of the
-# $D/2$ planes queries and keys have equal length, and the pair nearest to the old weights that does so multiplies plane $i$ of $W_Q$ by
-# $s_i = \sqrt{\|k_i\| / \|q_i\|}$ and divides plane $i$ of $W_K$ by it. Where $n$ planes turn alike (rows of planes that turn backwards conjugated),
-# the same holds with the $n \times n$ Hermitian Gram matrices of their complex rows, once these rows are independent, and $U(n)$ in the place of
-# $O(D)$.
+# Let all coordinates of a head lie in planes, turning by angles that differ modulo sign and $2\pi$, none a multiple of $\pi$, and let no $q_i$ or $k_i$ be
+# zero. Over all nonsingular $S$ that commute with the rotations, $\|S W_Q\|^2 + \|S^{-\top} W_K\|^2$ is least exactly where in each of the $D/2$ planes queries
+# and keys have equal length, and the pair nearest to the old weights that does so multiplies plane $i$ of $W_Q$ by $s_i = \sqrt{\|k_i\| / \|q_i\|}$ and divides
+# plane $i$ of $W_K$ by it. Where $n$ planes turn alike (rows of planes that turn backwards conjugated), the same holds with the $n \times n$ Hermitian Gram
+# matrices of their complex rows, once these rows are independent, and $U(n)$ in the place of $O(D)$.
 # ```
 #
 # ## Proof
@@ -100,19 +99,19 @@ elif os.path.isdir("../../../notebooks/results"):
 # ````{admonition} Proof of what is balanced in an orbit
 # :class: dropdown
 #
-# (Of {prf:ref}`prop-balanced-orbit`.) *1.* Both factors with $Z = I$ have Gram matrix $\Sigma$, and their product is $M$. By {prf:ref}`prop-orbit`
-# every other pair with product $M$ is $(S\, \Sigma^{1/2} V^\top, S^{-\top} \Sigma^{1/2} U^\top)$ with one nonsingular $S$, and it is balanced if and
-# only if $S \Sigma S^\top = S^{-\top} \Sigma S^{-1}$. With $\Psi = S^\top S$ this reads $\Psi \Sigma \Psi = \Sigma$, or
-# $(\Sigma^{1/2} \Psi\, \Sigma^{1/2})^2 = \Sigma^2$. Both sides are squares of positive definite matrices, so
-# $\Sigma^{1/2} \Psi\, \Sigma^{1/2} = \Sigma$, hence $\Psi = I$, and $S$ is orthogonal.
+# (Of {prf:ref}`prop-balanced-orbit`.) *1.* Both factors with $Z = I$ have Gram matrix $\Sigma$, and their product is $M$. By {prf:ref}`prop-orbit` every other
+# pair with product $M$ is $(S\, \Sigma^{1/2} V^\top, S^{-\top} \Sigma^{1/2} U^\top)$ with one nonsingular $S$, and it is balanced if and only if
+# $S \Sigma S^\top = S^{-\top} \Sigma S^{-1}$. With $\Psi = S^\top S$ this reads $\Psi \Sigma \Psi = \Sigma$, or
+# $(\Sigma^{1/2} \Psi\, \Sigma^{1/2})^2 = \Sigma^2$. Both sides are squares of positive definite matrices, so $\Sigma^{1/2} \Psi\, \Sigma^{1/2} = \Sigma$, hence
+# $\Psi = I$, and $S$ is orthogonal.
 #
-# *2.* Likewise $S P_Q S^\top = S^{-\top} P_K S^{-1}$ says $\Psi P_Q \Psi = P_K$, or $(P_Q^{1/2} \Psi P_Q^{1/2})^2 = P_Q^{1/2} P_K P_Q^{1/2}$: the
-# square root is unique, and gives $\Psi$.
+# *2.* Likewise $S P_Q S^\top = S^{-\top} P_K S^{-1}$ says $\Psi P_Q \Psi = P_K$, or $(P_Q^{1/2} \Psi P_Q^{1/2})^2 = P_Q^{1/2} P_K P_Q^{1/2}$: the square root
+# is unique, and gives $\Psi$.
 #
-# *3.* $\kappa(S)^2 = \kappa(\Psi)$. Let $k$ be the largest eigenvalue of $P_K$ and $p$ the smallest of $P_Q$. From
-# $P_Q^{1/2} P_K P_Q^{1/2} \preceq k P_Q$ follows $(P_Q^{1/2} P_K P_Q^{1/2})^{1/2} \preceq k^{1/2} P_Q^{1/2}$, since the square root keeps the order
-# of matrices; so $\Psi \preceq k^{1/2} P_Q^{-1/2} \preceq (k/p)^{1/2} I$. The smallest eigenvalue of $\Psi$ is bounded below in the same way, with
-# the smallest eigenvalue of $P_K$ and the largest of $P_Q$. The quotient is $\sqrt{\kappa(P_Q)\, \kappa(P_K)} = \kappa(W_Q)\, \kappa(W_K)$.
+# *3.* $\kappa(S)^2 = \kappa(\Psi)$. Let $k$ be the largest eigenvalue of $P_K$ and $p$ the smallest of $P_Q$. From $P_Q^{1/2} P_K P_Q^{1/2} \preceq k P_Q$
+# follows $(P_Q^{1/2} P_K P_Q^{1/2})^{1/2} \preceq k^{1/2} P_Q^{1/2}$, since the square root keeps the order of matrices; so
+# $\Psi \preceq k^{1/2} P_Q^{-1/2} \preceq (k/p)^{1/2} I$. The smallest eigenvalue of $\Psi$ is bounded below in the same way, with the smallest eigenvalue of
+# $P_K$ and the largest of $P_Q$. The quotient is $\sqrt{\kappa(P_Q)\, \kappa(P_K)} = \kappa(W_Q)\, \kappa(W_K)$.
 # ````
 #
 # ````{admonition} Proof of the least norm
@@ -125,10 +124,10 @@ elif os.path.isdir("../../../notebooks/results"):
 # \le \tfrac12 \big( \|B U\|^2 + \|A V\|^2 \big) \le \tfrac12 \big( \|B\|^2 + \|A\|^2 \big) .
 # $$
 #
-# Equality holds if and only if $B U = A V$, $B = B U U^\top$ and $A = A V V^\top$, and then
-# $A A^\top = A V V^\top A^\top = B U U^\top B^\top = B B^\top$. Conversely let both Gram matrices be $\Phi$. Then $A = \Phi^{1/2} Y$ and
-# $B = \Phi^{1/2} Y'$ with $Y Y^\top = Y' Y'^\top$ the orthogonal projection on the range of $\Phi$. So $B^\top A = Y'^\top \Phi\, Y$ has the nonzero
-# eigenvalues of $\Phi$ as its singular values, and $2 \|B^\top A\|_* = 2\, \mathrm{tr}\, \Phi = \|A\|^2 + \|B\|^2$.
+# Equality holds if and only if $B U = A V$, $B = B U U^\top$ and $A = A V V^\top$, and then $A A^\top = A V V^\top A^\top = B U U^\top B^\top = B B^\top$.
+# Conversely let both Gram matrices be $\Phi$. Then $A = \Phi^{1/2} Y$ and $B = \Phi^{1/2} Y'$ with $Y Y^\top = Y' Y'^\top$ the orthogonal projection on the
+# range of $\Phi$. So $B^\top A = Y'^\top \Phi\, Y$ has the nonzero eigenvalues of $\Phi$ as its singular values, and
+# $2 \|B^\top A\|_* = 2\, \mathrm{tr}\, \Phi = \|A\|^2 + \|B\|^2$.
 # ````
 #
 # ````{prf:proof}
@@ -141,30 +140,30 @@ elif os.path.isdir("../../../notebooks/results"):
 # \end{gathered}
 # $$
 #
-# If $\Sigma_F$ has no zero, equality holds for $V_F^\top Z^\top U_F = I$ alone. It has none: write
-# $(A, B) = (Z_0 \Psi^{1/2} W_Q,\, Z_0 \Psi^{-1/2} W_K)$ and use $P_K = \Psi P_Q \Psi$ to find
-# $F = (P_Q \Psi^{1/2} + P_K \Psi^{-1/2}) Z_0^\top = (I + \Psi)\, P_Q\, \Psi^{1/2} Z_0^\top$, a product of nonsingular matrices.
+# If $\Sigma_F$ has no zero, equality holds for $V_F^\top Z^\top U_F = I$ alone. It has none: write $(A, B) = (Z_0 \Psi^{1/2} W_Q,\, Z_0 \Psi^{-1/2} W_K)$ and
+# use $P_K = \Psi P_Q \Psi$ to find $F = (P_Q \Psi^{1/2} + P_K \Psi^{-1/2}) Z_0^\top = (I + \Psi)\, P_Q\, \Psi^{1/2} Z_0^\top$, a product of nonsingular
+# matrices.
 #
-# *2.* The nearest pair is described without $(A, B)$. A balanced pair is a candidate at distance zero from itself. And a rotation $Z'$ common to all
-# maps candidates to candidates and keeps distances.
+# *2.* The nearest pair is described without $(A, B)$. A balanced pair is a candidate at distance zero from itself. And a rotation $Z'$ common to all maps
+# candidates to candidates and keeps distances.
 # ````
 #
 # ````{admonition} Proof of balance under rotation
 # :class: dropdown
 #
-# (Of {prf:ref}`prop-rotary-balance`.) By {prf:ref}`lem-commutant`, $S$ multiplies each $q_i$ by a complex number $s_i \ne 0$ and $k_i$ by
-# $\bar s_i^{-1}$. The norm is $\sum_i |s_i|^2 \|q_i\|^2 + |s_i|^{-2} \|k_i\|^2$, least at $|s_i|^2 = \|k_i\| / \|q_i\|$, where both terms are
-# $\|q_i\| \|k_i\|$. The squared distance from the old weights is a constant minus twice the real part of $\sum_i s_i \|q_i\|^2 + s_i^{-1} \|k_i\|^2$.
-# Among all $s_i$ of a given modulus, $s_i > 0$ alone makes this real part largest. For planes that turn alike the blocks of $S$ are complex
-# $n \times n$ matrices, and the proofs above hold word by word, with adjoints for transposes.
+# (Of {prf:ref}`prop-rotary-balance`.) By {prf:ref}`lem-commutant`, $S$ multiplies each $q_i$ by a complex number $s_i \ne 0$ and $k_i$ by $\bar s_i^{-1}$. The
+# norm is $\sum_i |s_i|^2 \|q_i\|^2 + |s_i|^{-2} \|k_i\|^2$, least at $|s_i|^2 = \|k_i\| / \|q_i\|$, where both terms are $\|q_i\| \|k_i\|$. The squared
+# distance from the old weights is a constant minus twice the real part of $\sum_i s_i \|q_i\|^2 + s_i^{-1} \|k_i\|^2$. Among all $s_i$ of a given modulus,
+# $s_i > 0$ alone makes this real part largest. For planes that turn alike the blocks of $S$ are complex $n \times n$ matrices, and the proofs above hold word
+# by word, with adjoints for transposes.
 # ````
 #
 # ```{prf:remark} Departure from the paper
 # :label: rem-12-order
 #
-# The paper's formula for the new key weights interchanges the last two factors of $\Sigma^{1/2} U_M^\top O_K^\top$ (our letters, below): $O_K^\top$
-# is $D \times E$ and $U_M^\top$ is $D \times D$, so for $D < E$ the printed product does not exist. That its rotation finds the nearest of *all*
-# balanced pairs in the orbit, that there is only one, and what these pairs minimise are our additions.
+# The paper's formula for the new key weights interchanges the last two factors of $\Sigma^{1/2} U_M^\top O_K^\top$ (our letters, below): $O_K^\top$ is
+# $D \times E$ and $U_M^\top$ is $D \times D$, so for $D < E$ the printed product does not exist. That its rotation finds the nearest of *all* balanced pairs in
+# the orbit, that there is only one, and what these pairs minimise are our additions.
 # ```
 
 # %% [markdown]
@@ -217,9 +216,9 @@ def worst(found, expected):
 
 
 # %% [markdown]
-# `attnid.rebalance` does these two steps for any batch of heads. A second program shares no step with it: from $P_Q$ and $P_K$ alone,
-# $S = Z \Psi^{1/2}$ with $\Psi$ of {prf:ref}`prop-balanced-orbit` and the orthogonal factor $Z$ of $(I + \Psi)\, P_Q\, \Psi^{1/2}$, which is $F$ in
-# the proof of {prf:ref}`prop-nearest`.
+# `attnid.rebalance` does these two steps for any batch of heads. A second program shares no step with it: from $P_Q$ and $P_K$ alone, $S = Z \Psi^{1/2}$ with
+# $\Psi$ of {prf:ref}`prop-balanced-orbit` and the orthogonal factor $Z$ of $(I + \Psi)\, P_Q\, \Psi^{1/2}$, which is $F$ in the proof of
+# {prf:ref}`prop-nearest`.
 
 
 # %%
@@ -268,9 +267,8 @@ check("rebalancing", printed_order=error(O_K.mT @ U.mT))
 #
 # ### How many balanced pairs
 #
-# Of the {term}`null directions <null direction>` at a balanced pair those that keep $P_Q - P_K$ should have the dimension of $O(D)$, $D(D-1)/2$, as
-# the skew $T$ have, and the others $D(D+1)/2$. We take them from `measure`, which finds them in the layer's outputs and knows of no $S$, for
-# $D = 1, \dots, 4$.
+# Of the {term}`null directions <null direction>` at a balanced pair those that keep $P_Q - P_K$ should have the dimension of $O(D)$, $D(D-1)/2$, as the skew
+# $T$ have, and the others $D(D+1)/2$. We take them from `measure`, which finds them in the layer's outputs and knows of no $S$, for $D = 1, \dots, 4$.
 
 
 # %%
@@ -307,8 +305,8 @@ check("rebalancing", kept=[kept for _, kept in counts], skew=turns)
 # %% [markdown]
 # ### Least norm
 #
-# L-BFGS over all entries of $S$, told nothing of {prf:ref}`prop-least-norm`, must end at $2 \|M\|_*$ and at a balanced pair from each of five random
-# starts, and at different pairs.
+# L-BFGS over all entries of $S$, told nothing of {prf:ref}`prop-least-norm`, must end at $2 \|M\|_*$ and at a balanced pair from each of five random starts,
+# and at different pairs.
 
 
 # %%
@@ -345,9 +343,8 @@ assert min(apart(q, ends[0][0]) for q, _ in ends[1:]) > 0.1
 
 # %% [markdown]
 # Every start arrives for a reason. Along the null direction of $T$ the squared norm changes at the rate $2\, \mathrm{tr}\, T (P_Q - P_K)$. So
-# $2\beta = 2 \|P_Q - P_K\|$ is its steepest slope within the orbit, over $\|T\| = 1$, which automatic differentiation in $S$ at $S = I$ must find: no
-# slope is balance. Weight decay walks down this slope, and its penalty $\tfrac{\lambda}{2} (\|W_Q\|^2 + \|W_K\|^2)$, least over an orbit, is
-# $\lambda \|M\|_*$.
+# $2\beta = 2 \|P_Q - P_K\|$ is its steepest slope within the orbit, over $\|T\| = 1$, which automatic differentiation in $S$ at $S = I$ must find: no slope is
+# balance. Weight decay walks down this slope, and its penalty $\tfrac{\lambda}{2} (\|W_Q\|^2 + \|W_K\|^2)$, least over an orbit, is $\lambda \|M\|_*$.
 
 # %%
 beta = lambda q, k: head_metrics(q, k, q, k)["beta"]
@@ -373,10 +370,10 @@ figures.rebalancing_orbit(times, curves)
 # %% [markdown]
 # ### The nearest
 #
-# Three tests of {prf:ref}`prop-nearest` that know nothing of $F$. *Competitors:* 2,000 turns of the balanced pair from the singular value
-# decomposition of $M$, half of them with a reflection, 2,000 small turns of the result, and the five pairs that L-BFGS has found all lie further
-# away. *First order:* along every rotation of the result the squared distance has slope zero and positive curvature. *Search:* L-BFGS over rotations
-# and reflections, from four starts each, comes no nearer.
+# Three tests of {prf:ref}`prop-nearest` that know nothing of $F$. *Competitors:* 2,000 turns of the balanced pair from the singular value decomposition of $M$,
+# half of them with a reflection, 2,000 small turns of the result, and the five pairs that L-BFGS has found all lie further away. *First order:* along every
+# rotation of the result the squared distance has slope zero and positive curvature. *Search:* L-BFGS over rotations and reflections, from four starts each,
+# comes no nearer.
 
 # %%
 away = lambda q, k: squared_norm(q - W_Q, k - W_K)
@@ -422,8 +419,8 @@ assert apart(elsewhere[1].mT @ elsewhere[0], M) < 1e-10 < 0.1 < apart(elsewhere[
 # %% [markdown]
 # ### A whole network
 #
-# `rebalance_model` balances every head of a GPT, biases included ({prf:ref}`prop-joint-action`), in place in the fused weight from which queries,
-# keys and values come; the value rows stay.
+# `rebalance_model` balances every head of a GPT, biases included ({prf:ref}`prop-joint-action`), in place in the fused weight from which queries, keys and
+# values come; the value rows stay.
 
 # %%
 corpus = load_corpus("embedded")
@@ -457,10 +454,10 @@ check("rebalancing-biases", network=apart(model(tokens)[0].detach(), logits))
 # %% [markdown]
 # ### What it costs in a short format
 #
-# How far rebalancing has to go is $\kappa(S)$, which `rebalance` reports as `condition`. We move balanced pairs away by a known $\kappa(S)$, round
-# them to a format, and from then on compare with the product of the *rounded* weights. One way back applies $S$ in that format, the other, the
-# package's, does all arithmetic in float64 and rounds once. The bound of part 3 is checked on the way. Errors are relative changes of the product, in
-# rounding units of the format, means of twenty heads.
+# How far rebalancing has to go is $\kappa(S)$, which `rebalance` reports as `condition`. We move balanced pairs away by a known $\kappa(S)$, round them to a
+# format, and from then on compare with the product of the *rounded* weights. One way back applies $S$ in that format, the other, the package's, does all
+# arithmetic in float64 and rounds once. The bound of part 3 is checked on the way. Errors are relative changes of the product, in rounding units of the format,
+# means of twenty heads.
 
 # %%
 exact = lambda q, k: k.double().mT @ q.double()
@@ -498,15 +495,15 @@ check("rebalancing", power_stored=growth[0], power_in_format=growth[1])
 check("rebalancing", rounded_once=once)
 
 # %% [markdown]
-# Two errors grow in proportion to $\kappa(S)$, from 10 to $10^4$: that of applying $S$ in a short format, and that of *storing* unbalanced weights in
-# the first place, since a rounding error in $W_Q$ is multiplied by the size of $W_K$. Either is between a twentieth and a half of $\kappa(S)$
-# rounding units. Rebalancing that rounds once loses less than one.
+# Two errors grow in proportion to $\kappa(S)$, from 10 to $10^4$: that of applying $S$ in a short format, and that of *storing* unbalanced weights in the first
+# place, since a rounding error in $W_Q$ is multiplied by the size of $W_K$. Either is between a twentieth and a half of $\kappa(S)$ rounding units. Rebalancing
+# that rounds once loses less than one.
 #
 # ### Rotary heads
 #
-# The formula of {prf:ref}`prop-rotary-balance` against `rebalance(..., rotary=...)`, on a head with $D = 6$; then the outputs of the whole layer,
-# which change if the head is balanced as if it did not turn. And the counts, for three planes of different angles, two of them alike, and all alike:
-# where $n$ planes turn alike, the null directions that `measure` finds number $2n^2$ and the balanced ones, a unitary group, $n^2$.
+# The formula of {prf:ref}`prop-rotary-balance` against `rebalance(..., rotary=...)`, on a head with $D = 6$; then the outputs of the whole layer, which change
+# if the head is balanced as if it did not turn. And the counts, for three planes of different angles, two of them alike, and all alike: where $n$ planes turn
+# alike, the null directions that `measure` finds number $2n^2$ and the balanced ones, a unitary group, $n^2$.
 
 # %%
 frequencies = (1.0, 0.3, 0.1)
@@ -550,10 +547,10 @@ check("rebalancing", rotary_counts=of_classes)
 # %% [markdown]
 # ## The sawtooth
 #
-# Under gradient flow $P_Q = P_K$ would stay so ({prf:ref}`lem-conserved`). Here are four runs of the package's `smoke` preset, with the same start
-# and batches: AdamW; AdamW rebalanced every 20 steps, with the optimiser's moments of the fused weights cleared, as in the paper; and two controls,
-# which clear the moments without moving weights, and move weights but keep the moments. Metrics are taken every 5 steps, before the step, so that the
-# fall at a move is drawn as a slope.
+# Under gradient flow $P_Q = P_K$ would stay so ({prf:ref}`lem-conserved`). Here are four runs of the package's `smoke` preset, with the same start and batches:
+# AdamW; AdamW rebalanced every 20 steps, with the optimiser's moments of the fused weights cleared, as in the paper; and two controls, which clear the moments
+# without moving weights, and move weights but keep the moments. Metrics are taken every 5 steps, before the step, so that the fall at a move is drawn as a
+# slope.
 
 # %%
 cases = ("adamw", "rebalanced", "cleared", "moved")
@@ -579,18 +576,18 @@ titled = {records[case].settings["title"]: betas[case] for case in cases}
 figures.sawtooth(steps.numpy(), titled, joint, 20)
 
 # %% [markdown]
-# {numref}`fig-sawtooth` has the paper's sawtooth on the left: a tooth appears where weights are moved, with or without the optimiser's memory, and
-# clearing alone makes none. The right panel is about biases, which the paper's runs have.
+# {numref}`fig-sawtooth` has the paper's sawtooth on the left: a tooth appears where weights are moved, with or without the optimiser's memory, and clearing
+# alone makes none. The right panel is about biases, which the paper's runs have.
 #
 # ### What should happen to the optimiser's memory
 #
-# When $W_Q$ becomes $S W_Q$, the gradient of any loss becomes $S^{-\top}$ times the old one. So Adam's first moment, a running sum of gradients, can
-# be carried exactly, to $S^{-\top} m_Q$ and $S\, m_K$. The second moment cannot. It stores squares, and the rotation by $45°$ turns $(1, 1)$ and
-# $(1, -1)$, which have the same squares, into the two coordinate directions. Squares suffice only where $S$ is a diagonal matrix times a permutation.
+# When $W_Q$ becomes $S W_Q$, the gradient of any loss becomes $S^{-\top}$ times the old one. So Adam's first moment, a running sum of gradients, can be carried
+# exactly, to $S^{-\top} m_Q$ and $S\, m_K$. The second moment cannot. It stores squares, and the rotation by $45°$ turns $(1, 1)$ and $(1, -1)$, which have the
+# same squares, into the two coordinate directions. Squares suffice only where $S$ is a diagonal matrix times a permutation.
 #
-# One can clear the moments, as the paper does, or keep them, along axes which the weights have left. How far depends on the rotation: we compare at
-# the start of a training run, head by head, the cosine between the old gradient and the carried one, with the nearest rotation and with the pair
-# straight from the singular value decomposition.
+# One can clear the moments, as the paper does, or keep them, along axes which the weights have left. How far depends on the rotation: we compare at the start
+# of a training run, head by head, the cosine between the old gradient and the carried one, with the nearest rotation and with the pair straight from the
+# singular value decomposition.
 
 # %%
 batch = get_batch(corpus.train, 32, 8, torch.Generator().manual_seed(22))
@@ -626,14 +623,14 @@ print("cosines: above 0.9 with the nearest rotation, below 0.5 without")
 # ```{prf:remark} Departure from the paper
 # :label: rem-12-moments
 #
-# The paper says that rebalancing destroys what the optimiser has gathered about higher moments. That is true of second moments. First moments
-# transform by a known matrix and need not be lost; the nearest rotation keeps both nearly valid when the weights move little.
+# The paper says that rebalancing destroys what the optimiser has gathered about higher moments. That is true of second moments. First moments transform by a
+# known matrix and need not be lost; the nearest rotation keeps both nearly valid when the weights move little.
 # ```
 #
 # ## Break it
 #
-# **Weights without their biases.** The product $M$ stays. But the outputs also see $W_K^\top b_Q$ ({prf:ref}`lem-key-bias`), and that changes, and
-# with it the outputs of a layer with random weights and of the network above. With `rebalance(W_Q, W_K, b_Q, b_K)` both stay.
+# **Weights without their biases.** The product $M$ stays. But the outputs also see $W_K^\top b_Q$ ({prf:ref}`lem-key-bias`), and that changes, and with it the
+# outputs of a layer with random weights and of the network above. With `rebalance(W_Q, W_K, b_Q, b_K)` both stay.
 
 # %%
 layer = Attention(8, 2, bias="qkvo")
@@ -653,9 +650,9 @@ for i, old in enumerate(old_weights):
 check("rebalancing-biases", network_alone=apart(model(tokens)[0].detach(), logits))
 
 # %% [markdown]
-# With biases gradient flow conserves $P_Q - P_K + b_Q b_Q^\top - b_K b_K^\top$ ({prf:ref}`prop-conserved-bias`). Balancing the weights and carrying
-# the biases along leaves $b_Q b_Q^\top - b_K b_K^\top$ of it: that is the curve that will not come down in {numref}`fig-sawtooth`. Balancing the
-# **joint** weights $(W_Q\; b_Q)$ and $(W_K\; b_K)$ brings it to zero, and keeps the scores as well, with $P_Q \neq P_K$.
+# With biases gradient flow conserves $P_Q - P_K + b_Q b_Q^\top - b_K b_K^\top$ ({prf:ref}`prop-conserved-bias`). Balancing the weights and carrying the biases
+# along leaves $b_Q b_Q^\top - b_K b_K^\top$ of it: that is the curve that will not come down in {numref}`fig-sawtooth`. Balancing the **joint** weights
+# $(W_Q\; b_Q)$ and $(W_K\; b_K)$ brings it to zero, and keeps the scores as well, with $P_Q \neq P_K$.
 
 # %%
 b_Q, b_K = normal(D, seed=24), normal(D, seed=25)
@@ -675,13 +672,13 @@ check("rebalancing-biases", weights_of_joint=beta(*(w[:, :-1] for w in joint_pai
 # ```{prf:remark} Departure from the paper
 # :label: rem-12-biases
 #
-# The paper's runs have biases, and its description of rebalancing mentions weights only. Moved alone, they change the function. And with biases what
-# gradient flow conserves, and rebalancing is said to bring to zero, is the joint matrix.
+# The paper's runs have biases, and its description of rebalancing mentions weights only. Moved alone, they change the function. And with biases what gradient
+# flow conserves, and rebalancing is said to bring to zero, is the joint matrix.
 # ```
 #
-# **No full rank.** Give $W_Q$ rank $D - 1$. There are balanced factors with the same product, of least norm by {prf:ref}`prop-least-norm`. But both
-# have rank $D - 1$ while $W_K$ had rank $D$: no nonsingular $S$ leads there, and a bias has nothing to follow. `rebalance` reports an infinite
-# condition, and refuses biases. The paper's $\mu$ gives no warning: it vanishes only if both $P_Q$ and $P_K$ are singular.
+# **No full rank.** Give $W_Q$ rank $D - 1$. There are balanced factors with the same product, of least norm by {prf:ref}`prop-least-norm`. But both have rank
+# $D - 1$ while $W_K$ had rank $D$: no nonsingular $S$ leads there, and a bias has nothing to follow. `rebalance` reports an infinite condition, and refuses
+# biases. The paper's $\mu$ gives no warning: it vanishes only if both $P_Q$ and $P_K$ are singular.
 
 # %%
 U, sigma, Vh = torch.linalg.svd(W_Q, full_matrices=False)
@@ -700,13 +697,13 @@ except ValueError as error:
 # %% [markdown]
 # ## What it means
 #
-# Every orbit of full rank has balanced pairs, its shortest ones, a rotation away from one another, and exactly one is nearest to where training
-# stands. The function stays if everything attached to the weights moves with them. So if a training run then changes its course, the reason is how
-# the optimiser sees the function. Gradient descent does not see rotations, Adam does ({prf:ref}`prop-respects`): for Adam the last rotation is part
-# of what one does to the run, and the nearest one moves the weights least.
+# Every orbit of full rank has balanced pairs, its shortest ones, a rotation away from one another, and exactly one is nearest to where training stands. The
+# function stays if everything attached to the weights moves with them. So if a training run then changes its course, the reason is how the optimiser sees the
+# function. Gradient descent does not see rotations, Adam does ({prf:ref}`prop-respects`): for Adam the last rotation is part of what one does to the run, and
+# the nearest one moves the weights least.
 #
-# That $\beta$ falls to zero at a move is so by construction, and no finding about training. How fast it grows in between, without biases, shows how
-# far the optimiser is from gradient flow.
+# That $\beta$ falls to zero at a move is so by construction, and no finding about training. How fast it grows in between, without biases, shows how far the
+# optimiser is from gradient flow.
 #
 # ## Exercises
 #
@@ -715,8 +712,8 @@ except ValueError as error:
 # ```{admonition} Answer
 # :class: dropdown
 #
-# $O(1) = \{1, -1\}$, so there are two balanced pairs. $\Psi = \|W_K\| / \|W_Q\|$, and the nearest takes $S = \sqrt{\|W_K\| / \|W_Q\|}$: both rows get
-# the geometric mean of their lengths.
+# $O(1) = \{1, -1\}$, so there are two balanced pairs. $\Psi = \|W_K\| / \|W_Q\|$, and the nearest takes $S = \sqrt{\|W_K\| / \|W_Q\|}$: both rows get the
+# geometric mean of their lengths.
 # ```
 
 # %% tags=["hide-cell"]
@@ -730,8 +727,8 @@ assert worst(rebalance(row_Q, row_K), (s * row_Q, row_K / s)) < 1e-12
 # ```{admonition} Answer
 # :class: dropdown
 #
-# The second time the program sees a pair with Gram matrices $\Sigma$ and returns it up to signs of rows, one for each singular vector, if the
-# singular values differ. But the first move is a longer one, and moments that are kept belong to other axes, as the cosines above showed.
+# The second time the program sees a pair with Gram matrices $\Sigma$ and returns it up to signs of rows, one for each singular vector, if the singular values
+# differ. But the first move is a longer one, and moments that are kept belong to other axes, as the cosines above showed.
 # ```
 
 # %% tags=["hide-cell"]
@@ -742,5 +739,4 @@ assert worst((signs * twice[0], signs * twice[1]), once) < 1e-10
 assert (away(*once) / away(A, B)).sqrt() > 1.2
 
 # %% [markdown]
-# **Next:** the paper's own experiments, with many seeds. There the question is no longer what rebalancing does to $\beta$ but whether the loss can
-# tell.
+# **Next:** the paper's own experiments, with many seeds. There the question is no longer what rebalancing does to $\beta$ but whether the loss can tell.
