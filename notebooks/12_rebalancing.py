@@ -217,8 +217,8 @@ def worst(found, expected):
 
 # %% [markdown]
 # `attnid.rebalance` does these two steps for any batch of heads. A second program shares no step with it: from $P_Q$ and $P_K$ alone, $S = Z \Psi^{1/2}$ with
-# $\Psi$ of {prf:ref}`prop-balanced-orbit` and the orthogonal factor $Z$ of $(I + \Psi)\, P_Q\, \Psi^{1/2}$, which is $F$ in the proof of
-# {prf:ref}`prop-nearest`.
+# $\Psi$ of {prf:ref}`prop-balanced-orbit` and the orthogonal factor $Z$ of $(I + \Psi)\, P_Q\, \Psi^{1/2}$, the $F$ of {prf:ref}`prop-nearest` for $\Psi^{1/2}$
+# in the place of $S$.
 
 
 # %%
@@ -232,9 +232,7 @@ def balancing_S(W_Q, W_K):
     root, inverse = power(P_Q, 0.5), power(P_Q, -0.5)
     Psi = inverse @ power(root @ P_K @ root, 0.5) @ inverse
     half = power(Psi, 0.5)
-    U, _, Vh = torch.linalg.svd(
-        (torch.eye(len(Psi), dtype=Psi.dtype) + Psi) @ P_Q @ half
-    )
+    U, _, Vh = torch.linalg.svd(P_Q @ half + Psi @ P_Q @ half)
     return U @ Vh @ half
 
 
@@ -311,7 +309,7 @@ check("rebalancing", kept=[kept for _, kept in counts], skew=turns)
 
 # %%
 def least(of, start):
-    """Where L-BFGS ends that makes a function small."""
+    """Where L-BFGS ends that minimises a function."""
     x = start.clone().requires_grad_()
     stop = {"tolerance_grad": 1e-12, "tolerance_change": 1e-16}
     search = torch.optim.LBFGS([x], max_iter=500, line_search_fn="strong_wolfe", **stop)
@@ -523,7 +521,7 @@ check("rebalancing", rotary_outputs=apart(outputs(*balanced), outputs(q, k)))
 
 # %%
 def class_grams(classes):
-    """Q Q^* - K K^* as real numbers, one class of planes after the other."""
+    """Gram matrices of complex rows, q less k, one class of planes after the other."""
     rows = lambda W, c: torch.complex(W[[2 * i for i in c]], W[[2 * i + 1 for i in c]])
     gram = lambda W, c: torch.view_as_real(rows(W, c) @ rows(W, c).mH).flatten()
     return lambda q, k: torch.cat([gram(q, c) - gram(k, c) for c in classes])
@@ -547,10 +545,10 @@ check("rebalancing", rotary_counts=of_classes)
 # %% [markdown]
 # ## The sawtooth
 #
-# Under gradient flow $P_Q = P_K$ would stay so ({prf:ref}`lem-conserved`). Here are four runs of the package's `smoke` preset, with the same start and batches:
-# AdamW; AdamW rebalanced every 20 steps, with the optimiser's moments of the fused weights cleared, as in the paper; and two controls, which clear the moments
-# without moving weights, and move weights but keep the moments. Metrics are taken every 5 steps, before the step, so that the fall at a move is drawn as a
-# slope.
+# Without biases gradient flow would keep $P_Q = P_K$ ({prf:ref}`lem-conserved`). Here are four runs of the package's `smoke` preset, with the same start and
+# batches: AdamW; AdamW rebalanced every 20 steps, with the optimiser's moments of the fused weights cleared, as in the paper; and two controls, which clear the
+# moments without moving weights, and move weights but keep the moments. Metrics are taken every 5 steps, before the step, so that the fall at a move is drawn
+# as a slope.
 
 # %%
 cases = ("adamw", "rebalanced", "cleared", "moved")
