@@ -59,7 +59,8 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # $D$ may exceed $E$. The loss may depend on other weights, trained at the same time, and may change with time, as minibatches and dropout make it. A positive
 # factor on the whole gradient, such as clipping by the norm sets, leaves $\Delta$ constant. It alters the pace alone if the loss does not change with time; if
-# it does, the path too. There are $D^2$ {term}`unidentified` directions, but $D(D+1)/2$ conserved numbers. Are we missing some?
+# it does, the path too. There are $D^2$ {term}`unidentified` directions, but $D(D+1)/2$ conserved numbers. Are we missing some? (The first part of the answer
+# is an instance of what {cite:t}`marcotte2023` do for products of matrices, and {cite:t}`marcotte2025` for transformers.)
 #
 # ```{prf:proposition} Nothing else is conserved (beyond the paper)
 # :label: prop-conserved-count
@@ -74,8 +75,6 @@ elif os.path.isdir("../../../notebooks/results"):
 #    $M_\delta = W_K^\top R_\delta W_Q$, and $E \ge 2$, let $q_i$ and $k_i$ be the two rows of $W_Q$ and of $W_K$ in plane $i$. Where no plane has
 #    $(q_i, k_i) = 0$, exactly $D/2$ independent numbers are conserved: $\lVert q_i \rVert^2 - \lVert k_i \rVert^2$ for each plane.
 # ```
-#
-# The first part is an instance of what {cite:t}`marcotte2023` do for products of matrices, and {cite:t}`marcotte2025` for transformers.
 #
 # ### What steps of finite size do
 #
@@ -469,8 +468,9 @@ for old, new in zip(ball, ball[1:]):
 check("optimisers", recursion=max(misfits))
 
 # %% [markdown]
-# For $D = E = 1$ all of this can be drawn. The loss $\ell = \frac{1}{2} (W_K W_Q - 1)^2$ is constant on hyperbolas, the imbalance $W_Q^2 - W_K^2$ on those that
-# cross them at right angles.
+# For $D = E = 1$ all of this can be drawn ({numref}`fig-imbalance-paths`). The loss $\ell = \frac{1}{2} (W_K W_Q - 1)^2$ is constant on hyperbolas, the
+# imbalance $W_Q^2 - W_K^2$ on those that cross them at right angles. All four runs end in the valley, at one function and four pairs of weights; only the
+# flow's is known beforehand, by the imbalance of the start.
 
 # %%
 toy = {"W_Q": torch.tensor([[-0.9]]).double(), "W_K": torch.tensor([[1.9]]).double()}
@@ -495,9 +495,6 @@ predicted = {"gradient descent": descent, "heavy ball": 19 * descent}
 figures.imbalance_paths(plane, relative, predicted)
 
 # %% [markdown]
-# In {numref}`fig-imbalance-paths` all four runs end in the valley, at one function and four pairs of weights. Only the flow's is known beforehand: it has the
-# imbalance of the start.
-#
 # ### The projection
 #
 # {prf:ref}`prop-rho` in three ways: a projection on an orthonormal basis of $\mathcal{T}$, from its $D^2$ directions as columns; the Sylvester equation; and
