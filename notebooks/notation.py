@@ -23,7 +23,8 @@ ALIASES = {
     r"\tfrac": r"\frac",
     r"\dfrac": r"\frac",
 }
-OPENING, CLOSING = {"{", "(", "[", r"\{"}, {"}", ")", "]", r"\}"}
+OPENING = {"{", "(", "[", r"\{", r"\langle"}
+CLOSING = {"}", ")", "]", r"\}", r"\rangle"}
 ACCENTS = {r"\bar", r"\hat", r"\tilde", r"\dot", r"\ddot"}
 
 # the words of the last table, as regular expressions over tokens
@@ -87,6 +88,13 @@ class Symbol:
         return tuple(re.findall(r"\*(.+?)\*", self.meaning))
 
 
+def said(symbol):
+    """What a symbol is, up to the first sign of punctuation of its meaning."""
+    plain = symbol.meaning.replace("*", "")
+    meaning = re.split(r"[:;,](?![^$]*\$[^$]*$)", plain)[0]
+    return f"{symbol} is {meaning or 'kept for what the notation lists'}"
+
+
 def tokens(math):
     """A formula as its tokens, without spaces, and without braces around a single token."""
     math = SPACE.sub(" ", math).replace(r"\operatorname{", r"\mathrm{")
@@ -95,14 +103,14 @@ def tokens(math):
 
 
 def fits(side, forms):
-    """Whether the tokens have one of the forms: a word of WORDS, or a formula in which … is anything."""
+    """Whether the tokens have one of the forms: a word of WORDS, or a formula in which dots are anything."""
     text = "".join(f"{token} " for token in side)
     return any(re.fullmatch(pattern(form), text) for form in forms)
 
 
 def pattern(form):
     return WORDS.get(form) or "".join(
-        "(?:.* )?" if token == "…" else re.escape(f"{token} ")
+        "(?:.* )?" if token == r"\ldots" else re.escape(f"{token} ")
         for token in tokens(form.strip("$"))
     )
 
@@ -138,7 +146,7 @@ def symbol(written, row, forms):
         cell("Meaning"),
         tuple(map(tokens, maths(cell("Shape")))),
         tuple(re.findall(r"`([A-Za-z_]\w*)`", cell("Name").split(";")[0]))
-        or written[:1],
+        or written[:1] * (len(written) == 1),
         *(
             tuple(part.strip(" `") for part in forms[head].split(";"))
             for head in ("In the text", "In the code")
@@ -189,6 +197,8 @@ def find(symbols, side):
     if not re.fullmatch(r"[A-Za-z]|\\\w+(\{.*\})?", base):
         return None
     for one in symbols:
+        if one.applied and "nothing" in one.text:  # as it is written only
+            continue
         start = index[: len(one.index)] == one.index
         if one.base == base and one.applied == applied and start:
             return one, index[len(one.index) :], accents

@@ -134,6 +134,7 @@ def test_what_a_symbol_is_said_to_equal_fits_its_own_row():
         r"$\eta = S W_Q$",
         r"$\rho = S W_Q$",
         r"$\ell = W_O x$",
+        r"$\dim N(\theta)$",
     ],
 )
 def test_a_text_that_binds_a_symbol_again_is_refused(text):
