@@ -145,7 +145,7 @@ def symbol(written, row, forms):
         written,
         cell("Meaning"),
         tuple(map(tokens, maths(cell("Shape")))),
-        tuple(re.findall(r"`([A-Za-z_]\w*)`", cell("Name").split(";")[0]))
+        tuple(re.findall(r"`([A-Za-z_]\w*)`(?!\))", cell("Name")))
         or written[:1] * (len(written) == 1),
         *(
             tuple(part.strip(" `") for part in forms[head].split(";"))

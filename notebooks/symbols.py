@@ -147,6 +147,21 @@ def false_names(symbols, text):
                 )
 
 
+def stems(words):
+    """The beginnings of the longer words, by which plural and singular are one."""
+    return {word[:5].lower() for word in re.findall(r"[A-Za-z]{4,}", words)}
+
+
+def false_definitions(symbols, text):
+    """ "Let $T$ be …", and no word of what follows is one of its meaning."""
+    for match in re.finditer(r"\$([^$]+)\$\s+be\s+([^.,;:$]+)", text):
+        symbol, _, accents = find(symbols, tokens(match[1])) or (None, (), ())
+        if symbol is None or symbol.is_size or r"\dot" in accents:
+            continue
+        if not (stems(symbol.meaning) | {"zero", "given", "fixed"}) & stems(match[2]):
+            yield f"it is to be {' '.join(match[2].split())}", symbol
+
+
 def text_problems(symbols, text):
     """What a text binds again, as sentences."""
     for math in maths(text):
@@ -154,8 +169,9 @@ def text_problems(symbols, text):
         for false in (false_equations, false_uses):
             for fault, symbol in false(symbols, formula):
                 yield f"${' '.join(math.split())}$: {fault}, but {said(symbol)}"
-    for fault, symbol in false_names(symbols, text):
-        yield f"${symbol}$: {fault}, but {said(symbol)}"
+    for false in (false_names, false_definitions):
+        for fault, symbol in false(symbols, text):
+            yield f"${symbol}$: {fault}, but {said(symbol)}"
 
 
 def texts(cell):
