@@ -413,12 +413,14 @@ def conditions(E, v):
 
 
 tried = [(width, v) for width in range(4, 13) for v in range(3, width + 3)]
+least = []
 for width, v in tried:
     columns = conditions(width, v)
     values = torch.linalg.svdvals(columns)
-    rank = min(len(columns), width - 1)
-    assert values[rank - 1] > 1e-4 * values[0]
-print(f"as independent as they can be: {len(tried)} of {len(tried)} sizes tried")
+    least.append(values[min(len(columns), width - 1) - 1] / values[0])
+independent = sum(bool(value > 1e-4) for value in least)
+assert independent == len(tried)
+print(f"as independent as they can be: {independent} of {len(tried)} sizes tried")
 
 # %% [markdown]
 # The figure's own numbers:
