@@ -157,7 +157,7 @@ def freed_rotations(sizes, formula, measured, full):
         ax.annotate(
             f"{norm}, not tied", (sizes[-1], full[norm]), ha="right", va="bottom", fontsize=9
         )
-    ax.set(xlabel="tokens $V$", ylabel="free rotations of the stream", xticks=sizes)
+    ax.set(xlabel="tokens $v$", ylabel="free rotations of the stream", xticks=sizes)
     ax.legend(frameon=False, loc="center right")
     return figure
 

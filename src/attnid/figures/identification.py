@@ -150,11 +150,11 @@ def damage_by_condition(conditions, damage, units):
 
 
 def canonical_form(before, after):
-    """Chapter 3. The Gram matrices and the product of a head, (P, K, M) each, as given and in
+    """Chapter 3. The Gram matrices and the product of a head, (P_Q, P_K, M) each, as given and in
     canonical form.
     """
     figure, axes = new_figure(3, 2, figsize=(7.6, 5.0))
-    names = ("$P = W_Q W_Q^T$", "$K = W_K W_K^T$", "$M = W_K^T W_Q$")
+    names = ("$P_Q = W_Q W_Q^T$", "$P_K = W_K W_K^T$", "$M = W_K^T W_Q$")
     for row, matrices, word in zip(axes, (before, after), ("as given", "canonical")):
         grams = max(float(matrix.abs().max()) for matrix in (*before[:2], *after[:2]))
         for axis, matrix, bound, name in zip(
