@@ -29,6 +29,7 @@ def descriptions(draw, *, least_inputs=2, most_parameters=350, **fixed):
         score=draw(st.sampled_from(("softmax", "softmax", "softcap", "alibi", "sink"))),
         inputs=inputs,
         causal=draw(st.booleans()),
+        gate=draw(st.sampled_from((None, None, "head", "channel"))),
     )
     attention = Attention(**fields | fixed)
     assume(attention.parameters <= most_parameters)

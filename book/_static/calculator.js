@@ -7,7 +7,7 @@
   if (!form) return;
 
   const SIZES = ["embed_dim", "heads", "kv_heads", "head_dim", "value_dim"];
-  const CHOICES = ["qk_norm", "score", "inputs"];
+  const CHOICES = ["qk_norm", "score", "gate", "inputs"];
 
   // one attention layer of each; fields that are left out have the form's default
   const KNOWN = {
@@ -32,8 +32,9 @@
     "query-key maps": ["scores see W_K only multiplied by the W_Q of its own queries, plane by plane where planes turn", "02_query_key_invariance"],
     "key bias": ["it shifts the scores of a query by one constant, which the softmax takes out", "06_biases"],
     "value-output maps": ["outputs see W_V only multiplied by the W_O that read it", "05_many_heads"],
+    "channel scales": ["a gate of its own tells each channel apart: its values can go up as the outputs that read it go down", "19_gates_and_relative_biases"],
     "value bias": ["attention weights sum to one, so it only adds a constant to the output, like an output bias", "06_biases"],
-    "centred inputs": ["the entries of an input sum to zero, so each row of W_Q, W_K, W_V has a direction that is never met", "06_biases"],
+    "centred inputs": ["the entries of an input sum to zero, so each row of W_Q, W_K, W_V and of a gate's W_G has a direction that is never met", "06_biases"],
     "sink against constant scores": ["a head wider than its inputs can move all scores at once, and its sink can follow"],
     "query scales": ["a normalised query does not feel its own scale", "15_an_atlas"],
     "key scales": ["a normalised key does not feel its own scale", "15_an_atlas"],
@@ -118,7 +119,7 @@
   // the description as a call in Python; angles of whole sets of planes are written as the rule that makes them
   function inPython(fields) {
     const sizes = SIZES.filter((id) => fields[id] !== null).map((id) => `${id}=${fields[id]}`);
-    const quoted = Object.entries({bias: "", qk_norm: null, score: "softmax", inputs: "free"})
+    const quoted = Object.entries({bias: "", qk_norm: null, score: "softmax", gate: null, inputs: "free"})
       .filter(([id, usual]) => fields[id] !== usual).map(([id]) => `${id}="${fields[id]}"`);
     const n = fields.rotary.length;
     const angles = at("turning").value === "list" ? `(${fields.rotary.map((angle) => `${angle}, `).join("").trim()})`

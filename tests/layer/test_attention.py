@@ -59,6 +59,17 @@ def test_a_sink_takes_weight_and_a_deep_one_takes_none():
     )
 
 
+@pytest.mark.parametrize("gate", ["head", "channel"])
+def test_a_gate_multiplies_each_head_by_the_sigmoid_of_its_token(gate):
+    a = Attention(6, 2, bias="v", gate=gate)
+    p, x = a.random_parameters(0), random_inputs(a, 2, 5)
+    z = attend(a, p, *project(a, p, x))
+    rows = p["W_G"].reshape(2, -1, 6)  # (H, 1 or C, E)
+    open_by = torch.stack([(x @ row.T).sigmoid() for row in rows], 1)
+    expected = torch.einsum("bhlc,hec->ble", open_by * z, p["W_O"])
+    assert torch.allclose(forward(a, p, x), expected, rtol=0, atol=1e-12)
+
+
 def test_a_causal_layer_does_not_look_ahead():
     a = Attention(4, 2, bias="qkvo", score="alibi")
     p, x = a.random_parameters(0), random_inputs(a, 1, 6)

@@ -77,6 +77,13 @@ def test_as_many_numbers_are_fixed_as_the_count_has_unidentified(form, attention
     assert unmoved == 0 or "o" not in attention.bias and attention.G * attention.C > attention.E
 
 
+def test_channels_that_have_gates_are_scaled_and_not_mixed():
+    attention = Attention(6, 2, kv_heads=1, bias="v", gate="channel")
+    reduced = reduce_layer(attention, attention.random_parameters(), "identity")
+    assert reduced.fixed == count(attention).unidentified == 9 + 3
+    assert ((reduced.parameters["W_V"] == 1).sum(-1) == 1).all()
+
+
 @given(attention=descriptions(qk_norm=None))
 def test_where_a_block_is_wider_than_the_embedding_the_head_is_left(attention):
     assume(not fits(attention))

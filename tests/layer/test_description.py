@@ -36,6 +36,8 @@ def test_defaults_follow_the_usual_choice():
         ("qk_norm", "rms"),
         ("qk_norm", ["head"]),
         ("score", "relu"),
+        ("gate", "sigmoid"),
+        ("gate", True),
         ("inputs", None),
         ("causal", "yes"),
     ],

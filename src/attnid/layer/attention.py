@@ -52,6 +52,21 @@ def project(
     return linear("Q"), linear("K"), linear("V")
 
 
+def gate_logits(
+    attention, parameters, x: Float[Tensor, "*batch L E"]
+) -> Float[Tensor, "*batch H L channels"]:
+    """W_G x, whose sigmoid is the gate of a layer that has one: (..., H, L, 1), or (..., H, L, C).
+
+    >>> from attnid import Attention
+    >>> layer = Attention(8, 2, gate="channel")
+    >>> gate_logits(layer, layer.random_parameters(seed=0), random_inputs(layer, 3, 5)).shape
+    torch.Size([3, 2, 5, 4])
+    """
+    W_G = parameters["W_G"]
+    W_G = W_G[:, None] if attention.gate == "head" else W_G
+    return torch.einsum("...li,hci->...hlc", x, W_G)
+
+
 def normalise(
     attention, vectors: Float[Tensor, "*batch heads L D"], gain=None
 ) -> Float[Tensor, "*batch heads L D"]:
@@ -120,8 +135,10 @@ def attend(
     q: Float[Tensor, "*batch H L D"],
     k: Float[Tensor, "*batch G M D"],
     v: Float[Tensor, "*batch G M C"],
+    gate: Float[Tensor, "*batch H L channels"] | None = None,
 ) -> Float[Tensor, "*batch H L C"]:
-    """Weighted values (..., H, L, C) from queries, keys and values as `project` gives them.
+    """Weighted values (..., H, L, C) from queries, keys and values as `project` gives them, gated
+    where `gate_logits` are given.
 
     >>> from attnid import Attention
     >>> layer = Attention(8, 2)
@@ -138,7 +155,8 @@ def attend(
         p = torch.cat((s, logit), -1).softmax(-1)[..., :-1]
     else:
         p = s.softmax(-1)
-    return p @ v.repeat_interleave(attention.H // attention.G, dim=-3)
+    z = p @ v.repeat_interleave(attention.H // attention.G, dim=-3)
+    return z if gate is None else gate.sigmoid() * z
 
 
 def forward(attention, parameters, x: Float[Tensor, "*batch L E"]) -> Float[Tensor, "*batch L E"]:
@@ -149,7 +167,8 @@ def forward(attention, parameters, x: Float[Tensor, "*batch L E"]) -> Float[Tens
     >>> forward(layer, layer.random_parameters(seed=0), random_inputs(layer, 4, 10)).shape
     torch.Size([4, 10, 8])
     """
-    z = attend(attention, parameters, *project(attention, parameters, x))
+    gate = gate_logits(attention, parameters, x) if attention.gate else None
+    z = attend(attention, parameters, *project(attention, parameters, x), gate)
     y = torch.einsum("...hlc,hec->...le", z, parameters["W_O"])
     return y + parameters["b_O"] if "b_O" in parameters else y
 

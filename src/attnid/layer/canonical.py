@@ -76,9 +76,11 @@ def reduce_layer(attention, parameters, form="balanced"):
 
 def value_blocks(attention):
     """The coordinates of a value head, none of which turns, as `isotypes` gives those of a key
-    head.
+    head: all together, or one by one where each has its own gate.
     """
-    return [Isotype(0.0, tuple(range(attention.C)))]
+    channels = range(attention.C)
+    parts = [(c,) for c in channels] if attention.gate == "channel" else [tuple(channels)]
+    return [Isotype(0.0, part) for part in parts]
 
 
 def idle_key_coordinates(attention):

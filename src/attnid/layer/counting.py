@@ -87,6 +87,11 @@ def _refuse_what_is_not_generic(a):
             "embed_dim=2: centred pairs take two values only, and with these biases the count "
             "depends on that"
         )
+    if two_points and a.gate:
+        raise ValueError(
+            "embed_dim=2: centred pairs take two values only, too few to tell a gate from what it "
+            "multiplies"
+        )
     lone = a.D == 1 and (
         a.qk_norm in ("head", "head_gain") or a.qk_norm == "layer_gain" and a.G == 1
     )
@@ -100,16 +105,21 @@ def _refuse_what_is_not_generic(a):
 
 
 def _centred(a):
-    """Centred inputs are orthogonal to the all-ones vector: each row of W_Q, W_K, W_V has one
-    direction never met.
+    """Centred inputs are orthogonal to the all-ones vector: each row of W_Q, W_K, W_V and W_G has
+    one direction never met.
     """
     if a.inputs == "free":
         return {}
-    return {"centred inputs": a.H * a.D + a.G * a.D + a.G * a.C}
+    gates = {None: 0, "head": a.H, "channel": a.H * a.C}[a.gate]
+    return {"centred inputs": a.H * a.D + a.G * a.D + a.G * a.C + gates}
 
 
 def _value_output(a):
-    """Lemma 4.6 for heads that share values in groups, and section 4.7.2 for the value bias."""
+    """Lemma 4.6 for heads that share values in groups, and section 4.7.2 for the value bias. Gates
+    tell channels apart, so that each is a product of its own.
+    """
+    if a.gate == "channel":
+        return {"channel scales": a.G * a.C}
     bias_in_product = "v" in a.bias and not value_bias_is_pooled(a)
     readers = a.H // a.G * a.E
     terms = {

@@ -9,6 +9,7 @@ BIASES = "qkvo"
 NORMS = (None, "head", "head_gain", "layer_gain")
 SCORES = ("softmax", "softcap", "alibi", "sink")
 INPUTS = ("free", "centred")
+GATES = (None, "head", "channel")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class Attention:
     score: "softmax", "softcap" (scores bounded by a tanh), "alibi" (minus a fixed slope times the
         distance) or "sink" (one learned logit per head that takes its share of the softmax and no
         value).
+    gate: None, "head" or "channel": before W_O each head's weighted value is multiplied by the
+        sigmoid of a linear map W_G, without bias, of the same token's input, one number for the
+        head or one for each of its channels.
     inputs: "free", or "centred" for what a LayerNorm without gain or bias puts out.
     causal: whether a token sees only itself and what came before.
 
@@ -49,6 +53,7 @@ class Attention:
     rotary: tuple = ()
     qk_norm: str | None = None
     score: str = "softmax"
+    gate: str | None = None
     inputs: str = "free"
     causal: bool = True
 
@@ -56,7 +61,8 @@ class Attention:
         self._settle_sizes()
         for field in ("embed_dim", "heads", "kv_heads", "head_dim", "value_dim"):
             self._set(field, int(getattr(self, field)))
-        words = {"qk_norm": NORMS, "score": SCORES, "inputs": INPUTS, "causal": (True, False)}
+        words = {"qk_norm": NORMS, "score": SCORES, "gate": GATES, "inputs": INPUTS}
+        words |= {"causal": (True, False)}
         for field, known in words.items():
             value = getattr(self, field)
             named = isinstance(value, (str, bool, type(None))) and value in known
@@ -136,6 +142,8 @@ class Attention:
             shapes |= {"gain_Q": (H, D), "gain_K": (G, D)}
         if self.score == "sink":
             shapes |= {"sink": (H,)}
+        if self.gate:
+            shapes |= {"W_G": (H, E) if self.gate == "head" else (H, C, E)}
         return shapes
 
     @property
@@ -152,6 +160,7 @@ class Attention:
         from .parameters import random_parameters
 
         fan_in = {"W_Q": self.E, "W_K": self.E, "W_V": self.E, "W_O": self.H * self.C}
+        fan_in |= {"W_G": self.E}
         return random_parameters(self.shapes, fan_in, seed, scale)
 
     def check_parameters(self, parameters):
@@ -179,6 +188,6 @@ def key_bias_is_idle(attention):
 
 def value_bias_is_pooled(attention):
     """Whether there is a value bias that adds a constant to all outputs, as the weights of
-    attention sum to one (section 4.7.2).
+    attention sum to one (section 4.7.2). A gate, which differs from token to token, tells it apart.
     """
-    return "v" in attention.bias and attention.score != "sink"
+    return "v" in attention.bias and attention.score != "sink" and attention.gate is None

@@ -182,6 +182,14 @@ def _value_output_maps(a, p):
     return torch.cat(rows)
 
 
+def _channel_scales(a, p):
+    """A channel of a gated head, up in its values as it goes down in the outputs that read it."""
+    pick = torch.eye(a.G * a.C, dtype=torch.float64).unflatten(1, (a.G, a.C))  # (GC, G, C)
+    read = pick.repeat_interleave(a.H // a.G, 1)[:, :, None]
+    scaled = {"W_V": pick[..., None] * p["W_V"], "W_O": -read * p["W_O"]}
+    return flatten(a, scaled | ({"b_V": pick * p["b_V"]} if "v" in a.bias else {}))
+
+
 def _value_bias(a, p):
     readers = _readers(a, p)
     if "o" in a.bias:
@@ -199,7 +207,8 @@ def _rows_times(a, name, vectors):
 
 def _centred_inputs(a, p):
     ones = torch.ones(1, a.E, dtype=torch.float64)
-    return torch.cat([flatten(a, _rows_times(a, name, ones)) for name in ("W_Q", "W_K", "W_V")])
+    names = ("W_Q", "W_K", "W_V") + (("W_G",) if a.gate else ())
+    return torch.cat([flatten(a, _rows_times(a, name, ones)) for name in names])
 
 
 def _scales(a, p, letter):
@@ -277,6 +286,7 @@ def _rotations(a, p):
 
 GENERATORS = {
     "value-output maps": _value_output_maps,
+    "channel scales": _channel_scales,
     "value bias": _value_bias,
     "query-key maps": _query_key_maps,
     "key bias": _key_bias,

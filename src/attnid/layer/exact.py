@@ -3,7 +3,8 @@ No tolerance anywhere.
 
 Where queries and keys are not normalised, all that the function sees is polynomial of degree two in
 the parameters: the coefficients of the scores, for every offset, up to what the softmax ignores,
-and those of the values. Over a field with p elements the central difference of a quadratic is its
+those of the values, and those of the gates, which are seen as the linear maps inside their
+sigmoids. Over a field with p elements the central difference of a quadratic is its
 derivative exactly, a rotation is a point (c, s) with c^2 + s^2 = 1, A random point can only make
 the rank too small, with a probability near rank / p.
 """
@@ -92,13 +93,18 @@ def _values_seen(attention, parameters, basis):
     V = _augmented(a, parameters | {"b_V": None} if pools else parameters, "V", basis)
     pooled = parameters.get("b_O", np.zeros(a.E, dtype=np.int64)).copy()
     for h in range(a.H):
-        group = h // (a.H // a.G)
-        yield _matmul(parameters["W_O"][h], V[group])
+        group, O = h // (a.H // a.G), parameters["W_O"][h]
+        if a.gate == "channel":  # gates tell channels apart
+            yield O.T[:, :, None] * V[group][:, None] % PRIME
+        else:
+            yield _matmul(O, V[group])
         if pools:
             pooled = (
                 pooled + _matmul(parameters["W_O"][h], parameters["b_V"][group][:, None])[:, 0]
             ) % PRIME
     yield pooled
+    if a.gate:
+        yield _matmul(parameters["W_G"].reshape(-1, a.E), basis % PRIME)
 
 
 def exact_nullity(attention, *, seed=0):
@@ -125,6 +131,12 @@ def exact_nullity(attention, *, seed=0):
         a.E,
         "centred pairs take two values only, so that soft-capped scores are not known as "
         "polynomials",
+    )
+    require(
+        not (a.inputs == "centred" and a.E == 2 and a.gate),
+        "embed_dim",
+        a.E,
+        "centred pairs take two values only, too few to tell a gate from what it multiplies",
     )
     rng = np.random.default_rng(seed)
     R, basis = _rotation(a, rng), _input_basis(a)
