@@ -10,6 +10,7 @@ const attnid = (() => {
     qk_norm: [null, "head", "head_gain", "layer_gain"],
     score: ["softmax", "softcap", "alibi", "sink"],
     gate: [null, "head", "channel"],
+    relative: [null, "bias", "content"],
     inputs: ["free", "centred"],
     causal: [true, false],
   };
@@ -36,7 +37,7 @@ const attnid = (() => {
 
   // the settled description: sizes by the paper's letters, defaults filled in, checked in the package's order
   function describe(fields) {
-    const {embed_dim: E, heads: H, bias = "", rotary = [], qk_norm = null, score = "softmax", gate = null, inputs = "free", causal = true} = fields;
+    const {embed_dim: E, heads: H, bias = "", rotary = [], qk_norm = null, score = "softmax", gate = null, relative = null, inputs = "free", causal = true} = fields;
     requireSize("embed_dim", E);
     requireSize("heads", H);
     const G = fields.kv_heads ?? H;
@@ -48,16 +49,23 @@ const attnid = (() => {
     requireSize("head_dim", D);
     const C = fields.value_dim ?? D;
     requireSize("value_dim", C);
-    for (const [field, value] of Object.entries({qk_norm, score, gate, inputs, causal})) {
+    for (const [field, value] of Object.entries({qk_norm, score, gate, relative, inputs, causal})) {
       require(WORDS[field].includes(value), field, value, `must be one of ${written(WORDS[field])}`);
     }
     const letters = typeof bias === "string" && [...bias].every((b) => BIASES.includes(b)) && new Set(bias).size === bias.length;
     require(letters, "bias", bias, `must be letters of '${BIASES}', each at most once`);
     require(Array.isArray(rotary) && rotary.every(Number.isFinite), "rotary", rotary, "must list finite angles, in radians per position");
     require(2 * rotary.length <= D, "rotary", rotary, `is more planes than head_dim=${D} holds`);
+    const span = fields.span ?? null;
+    if (relative === null) {
+      require(span === null, "span", span, "goes with relative, which is None");
+    } else {
+      requireSize("span", span);
+      require(relative === "bias" || !(rotary.length || qk_norm), "relative", relative, "goes neither with rotary positions nor with qk_norm");
+    }
     require(inputs === "free" || E >= 2, "embed_dim", E, "must be at least 2 with inputs='centred': a single number, centred, is always zero");
     const has = (letter) => Number(bias.includes(letter));
-    return {E, H, G, D, C, has, rotary, qk_norm, score, gate, inputs, inputRank: E - Number(inputs === "centred")};
+    return {E, H, G, D, C, has, rotary, qk_norm, score, gate, relative, span: span ?? 0, causal, inputs, inputRank: E - Number(inputs === "centred")};
   }
 
   // how many gates a layer has: rows of W_G
@@ -65,12 +73,13 @@ const attnid = (() => {
     return {head: a.H, channel: a.H * a.C}[a.gate] ?? 0;
   }
 
-  // how many numbers each circuit has: weights, biases, gains, sinks, gates
+  // how many numbers each circuit has: weights, biases, gains, sinks, gates, learned offsets
   function parametersOf(a) {
     const gains = {head_gain: 2 * a.D, layer_gain: (a.H + a.G) * a.D}[a.qk_norm] ?? 0;
     const sinks = a.score === "sink" ? a.H : 0;
+    const offsets = {bias: a.H * a.span, content: (a.H + a.G) * a.span * a.D}[a.relative] ?? 0;
     return {
-      "query-key": (a.H + a.G) * a.D * a.E + a.has("q") * a.H * a.D + a.has("k") * a.G * a.D + gains + sinks,
+      "query-key": offsets + (a.H + a.G) * a.D * a.E + a.has("q") * a.H * a.D + a.has("k") * a.G * a.D + gains + sinks,
       "value-output": (a.H + a.G) * a.C * a.E + a.has("v") * a.G * a.C + a.has("o") * a.E + gatesOf(a) * a.E,
     };
   }
@@ -140,6 +149,33 @@ const attnid = (() => {
     return terms;
   }
 
+  // whether one of the learned offsets is that of a token to itself alone
+  function ownOffset(a) {
+    const own = a.causal ? 0 : Math.floor(a.span / 2);
+    return Number(own < a.span - 1 && (a.causal || own > 0));
+  }
+
+  // scores with a learned key and a learned query for each offset: see attnid.layer.counting
+  function queryKeyAtOffsets(a) {
+    const n = a.inputRank, sharing = a.H / a.G, own = ownOffset(a), q = a.has("q"), k = a.has("k");
+    require(a.D <= n || !(q || k), "head_dim", a.D, `with learned offsets and biases no head wider than its inputs (${n}) is counted`);
+    const unseen = ["softcap", "sink"].includes(a.score) ? 0 : 1, seen = a.span - own - unseen;
+    const {loss, working} = pairRankLoss(a.D, n + seen, sharing * n), wide = Math.max(0, a.D - n);
+    const alone = own ? a.D - Math.min(a.D, sharing * Math.max(0, n - a.D)) + sharing * wide : 0;
+    const constants = q * a.D + (a.score === "sink" ? 1 : 0), ofHead = Math.min(constants, seen + own);
+    const ofGroup = Math.min(k * a.D + (q || k) * Math.min(alone, sharing), sharing * (seen + own - ofHead));
+    const free = sharing * (constants - ofHead) + k * a.D + alone - ofGroup;
+    const more = wide ? ` + ${a.H} × ${a.span - own} × ${wide}` : "";
+    return [["query-key maps", a.G * loss + a.H * (a.span - own) * wide, `${a.G} × ${working}${more}`],
+      ["offset key shift", unseen * a.G * a.D, `${a.G} × ${a.D}`], ["offset exchange", a.G * free, `${a.G} × ${free}`]];
+  }
+
+  function queryKey(a) {
+    if (a.relative === "content") return queryKeyAtOffsets(a);
+    const shift = a.relative === "bias" ? [["offset bias shift", a.H, `${a.H}`]] : [];
+    return [...shift, ...(a.qk_norm ? normalisedQueryKey(a) : plainQueryKey(a))];
+  }
+
   function plainQueryKey(a) {
     const keys = a.inputRank + a.has("k"), queries = a.inputRank + a.has("q");
     const shiftIsSeen = ["softcap", "sink"].includes(a.score);
@@ -202,7 +238,7 @@ const attnid = (() => {
   function count(fields) {
     const a = describe(fields);
     refuseWhatIsNotGeneric(a);
-    const found = [...valueOutput(a), ...(a.qk_norm ? normalisedQueryKey(a) : plainQueryKey(a)), ...centred(a)];
+    const found = [...valueOutput(a), ...queryKey(a), ...centred(a)];
     const terms = found.filter(([, dimension]) => dimension)
       .map(([name, dimension, working]) => ({name, circuit: CIRCUIT[name] ?? "query-key", dimension, working}));
     const parameters = sum(Object.values(parametersOf(a))), unidentified = sum(terms.map((term) => term.dimension));

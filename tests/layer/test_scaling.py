@@ -70,6 +70,7 @@ EVENED = [
     Attention(8, 4, 2, bias="qkvo"),
     Attention(8, 2, bias="qkv", rotary=(1.0,)),
     Attention(8, 2, qk_norm="head"),
+    Attention(8, 4, 2, bias="qk", relative="content", span=3),
 ]
 
 

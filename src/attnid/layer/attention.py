@@ -99,11 +99,26 @@ def rotate(attention, vectors: Float[Tensor, "*batch L D"]) -> Float[Tensor, "*b
     return torch.cat((turned.flatten(-2), vectors[..., 2 * planes :]), -1)
 
 
+def offsets(attention, length):
+    """Which of the `span` offsets, query minus key, stands where: (length, length), row l, column
+    m.
+
+    >>> from attnid import Attention
+    >>> offsets(Attention(8, 2, relative="bias", span=3, causal=False), 4)
+    tensor([[1, 0, 0, 0],
+            [2, 1, 0, 0],
+            [2, 2, 1, 0],
+            [2, 2, 2, 1]])
+    """
+    position, before = torch.arange(length), 0 if attention.causal else attention.span // 2
+    return (position[:, None] - position + before).clamp(0, attention.span - 1)
+
+
 def scores(
     attention, parameters, q: Float[Tensor, "*batch H L D"], k: Float[Tensor, "*batch G M D"]
 ) -> Float[Tensor, "*batch H L M"]:
     """Scores (..., H, L, L), before mask and softmax: row l, column m is how much query l asks for
-    key m.
+    key m. `parameters` give gains and learned offsets, where there are any.
 
     >>> from attnid import Attention
     >>> layer = Attention(8, 2)
@@ -115,9 +130,15 @@ def scores(
     q = rotate(attention, normalise(attention, q, parameters.get("gain_Q")))
     k = rotate(attention, normalise(attention, k, parameters.get("gain_K")))
     k = k.repeat_interleave(attention.H // attention.G, dim=-3)  # head h reads group h // (H / G)
-    s = (
-        q @ k.transpose(-1, -2) / math.sqrt(attention.D)
-    )  # the text absorbs this factor into the weights
+    s = q @ k.transpose(-1, -2)
+    if attention.relative:
+        offset = offsets(attention, s.shape[-1]).to(s.device)
+        row = torch.arange(len(offset), device=s.device)
+    if attention.relative == "content":
+        R_K = parameters["R_K"].repeat_interleave(attention.H // attention.G, dim=0)
+        s = s + (q @ R_K.mT)[..., row[:, None], offset]
+        s = s + (k @ parameters["R_Q"].mT)[..., row, offset]
+    s = s / math.sqrt(attention.D)  # the text absorbs this factor into the weights
     if attention.score == "softcap":
         s = SOFTCAP * torch.tanh(s / SOFTCAP)
     if attention.score == "alibi":
@@ -126,7 +147,7 @@ def scores(
             -8.0 * torch.arange(1, attention.H + 1, dtype=s.dtype, device=s.device) / attention.H
         )
         s = s - slope[:, None, None] * (position[:, None] - position).abs()
-    return s
+    return s + parameters["R_B"][:, offset] if attention.relative == "bias" else s
 
 
 def attend(

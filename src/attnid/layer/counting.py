@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from ..checks import require
-from .description import Attention, key_bias_is_idle, value_bias_is_pooled
+from .description import (
+    Attention,
+    key_bias_is_idle,
+    own_offset,
+    shift_is_seen,
+    value_bias_is_pooled,
+)
 from .rotation import isotype_kinds
 
 
@@ -132,9 +138,34 @@ def _value_output(a):
 
 
 def _query_key(a):
-    if a.qk_norm is None:
-        return _plain_query_key(a)
-    return _query_key_normalised(a)
+    if a.relative == "content":
+        return _query_key_at_offsets(a)
+    shift = {"offset bias shift": a.H} if a.relative == "bias" else {}
+    return shift | (_plain_query_key(a) if a.qk_norm is None else _query_key_normalised(a))
+
+
+def _query_key_at_offsets(a):
+    """Scores see K^T Q, K^T (b_Q + R_Q) and (R_K + b_K)^T Q at each offset, and one constant an
+    offset and head, b_Q^T R_K + b_K^T (b_Q + R_Q), less the sink; of R_K and the constants their
+    differences alone, where a shift is not seen. At a token's own offset the maps meet one input,
+    and only the sum K^T (b_Q + R_Q) + Q^T (R_K + b_K) is seen.
+    """
+    n, sharing, own = a.input_rank, a.H // a.G, int(own_offset(a) is not None)
+    q, k, sink = "q" in a.bias, "k" in a.bias, a.score == "sink"
+    why = f"with learned offsets and biases no head wider than its inputs ({n}) is counted"
+    require(a.D <= n or not (q or k), "head_dim", a.D, why)
+    seen = a.span - own - (not shift_is_seen(a))  # apart from a token's own
+    loss = a.G * pair_rank_loss(a.D, n + seen, sharing * n)
+    unmet = a.H * (a.span - own) * max(0, a.D - n)
+    alone = a.D - min(a.D, sharing * max(0, n - a.D)) + sharing * max(0, a.D - n) if own else 0
+    of_head = min(q * a.D + sink, seen + own)  # constants that its own bias and sink move freely
+    of_group = min(k * a.D + (q or k) * min(alone, sharing), sharing * (seen + own - of_head))
+    free = sharing * (q * a.D + sink - of_head) + k * a.D + alone - of_group
+    return {
+        "query-key maps": loss + unmet,
+        "offset key shift": 0 if shift_is_seen(a) else a.G * a.D,
+        "offset exchange": a.G * free,
+    }
 
 
 def _widths(a):

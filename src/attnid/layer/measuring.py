@@ -67,7 +67,7 @@ def _hidden_jacobian(attention, parameters, x):
     """Weighted values z (B, L, HC) and name -> dz/dtheta (B, L, HC, size) for every parameter but
     those of the output.
     """
-    extras = {n: p for n, p in parameters.items() if n.startswith("gain") or n == "sink"}
+    extras = {n: p for n, p in parameters.items() if n.startswith(("gain", "sink", "R_"))}
     made = project(attention, parameters, x)
     made += (gate_logits(attention, parameters, x),) if attention.gate else ()
 
@@ -196,12 +196,13 @@ def _largest_change(null, Z, B):
 def plan(attention):
     """How many sequences of how many tokens to draw first.
 
-    Long enough for offsets that tell rotations apart, and for the scores of a query, H for each key
-    but one, to move its E outputs freely; where inputs are single numbers, for enough of those. As
-    many as make more such rows than columns.
+    Long enough for offsets that are learned or tell rotations apart, and for the scores of a query,
+    H for each key but one, to move its E outputs freely; where inputs are single numbers, for
+    enough of those. As many as make more such rows than columns.
     """
     a = attention
     length = 6 + 2 * len(a.rotary) + min(a.E // a.H, 32) + 2 * a.H * (a.input_rank == 1)
+    length += a.span or 0
     seen = (
         range(1, length + 1) if a.causal else [length] * (2 if a.input_rank == 1 else length)
     )  # equal queries see alike

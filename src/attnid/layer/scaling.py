@@ -143,16 +143,17 @@ def even_heads(attention, parameters):
     Powers of two, so that nothing is rounded: keys of a group go up as the queries that read them
     go down, values as outputs; biases along. Queries and keys that are normalised keep their scale.
     """
-    circuits = [("W_V", "b_V", "W_O", None)]
+    circuits = [("W_V", "b_V", None, "W_O", None, None)]
     if attention.qk_norm is None:
-        circuits.append(("W_K", "b_K", "W_Q", "b_Q"))
+        circuits.append(("W_K", "b_K", "R_K", "W_Q", "b_Q", "R_Q"))
     factors = {}
-    for shared, shared_bias, reading, reading_bias in circuits:
+    for shared, shared_bias, shared_at, reading, reading_bias, reading_at in circuits:
         ratio = _of_group(attention, rms(parameters[reading])) / rms(parameters[shared])
         ratio = ratio.where((ratio > 0) & (ratio < torch.inf), 1.0)  # a head of zeros stays
         up = 2.0 ** (ratio.log2() / 2).round()
         down = 1 / up.repeat_interleave(attention.H // attention.G, 0)
         factors |= {shared: up, shared_bias: up[..., 0], reading: down, reading_bias: down[..., 0]}
+        factors |= {shared_at: up, reading_at: down}
     return {name: factors[name] for name in parameters if name in factors}
 
 
@@ -174,7 +175,7 @@ def units(attention, parameters):
     moved_by = {"Q": moved, "K": moved.view(a.G, -1).amax(1)}
     found = {"W_O": 1 / values, "b_O": torch.ones(1, dtype=values.dtype)}
     for name in parameters.keys() - found.keys():
-        of_query = name in ("sink", "W_G") or name[-1] == "Q"
+        of_query = name in ("sink", "W_G", "R_B") or name[-1] == "Q"
         far, tensor = moved_by["Q" if of_query else "K"], parameters[name]
         shared = name.startswith("gain") and tensor.dim() == 1
         by_head = far.max() if shared else far.view(-1, *[1] * (tensor.dim() - 1))

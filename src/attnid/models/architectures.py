@@ -189,6 +189,8 @@ def describe(layer):
         words.append(f"qk_norm {layer.qk_norm}")
     if layer.score != "softmax":
         words.append(f"score {layer.score}")
+    if layer.relative:
+        words.append(f"{layer.span} learned offsets ({layer.relative})")
     if layer.gate:
         words.append(f"gate per {layer.gate}")
     if not layer.causal:
