@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .layer.attention import forward
     from .layer.counting import Count
     from .layer.description import Attention
+    from .layer.differences import DifferentialAttention
     from .layer.exact import exact_nullity
     from .layer.gauge import act_query_key, act_value_output
     from .layer.latents import LatentAttention
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from .layer.metrics import head_metrics
     from .layer.rebalancing import rebalance
     from .models.architectures import Architecture, read_architecture
+    from .models.rebalancer import Rebalancer
     from .network import (
         count,
         count_network,
         generators,
         independent_directions,
         measure,
+        measure_module,
         measure_network,
         network_generators,
     )
@@ -35,6 +38,7 @@ HOMES = {
     "layer.attention": ("forward",),
     "layer.counting": ("Count",),
     "layer.description": ("Attention",),
+    "layer.differences": ("DifferentialAttention",),
     "layer.exact": ("exact_nullity",),
     "layer.gauge": ("act_query_key", "act_value_output"),
     "layer.latents": ("LatentAttention",),
@@ -42,12 +46,14 @@ HOMES = {
     "layer.metrics": ("head_metrics",),
     "layer.rebalancing": ("rebalance",),
     "models.architectures": ("Architecture", "read_architecture"),
+    "models.rebalancer": ("Rebalancer",),
     "network": (
         "count",
         "count_network",
         "generators",
         "independent_directions",
         "measure",
+        "measure_module",
         "measure_network",
         "network_generators",
     ),

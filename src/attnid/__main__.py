@@ -114,10 +114,8 @@ def add_runs(commands):
 
 def origin(record, path):
     """Where and when a record was made, in a few words."""
-    made, written = (
-        record.provenance,
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime)),
-    )
+    made = record.provenance
+    written = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
     return (
         f"made on {made['device']} in {made['precision']}, at commit "
         f"{(made['commit'] or 'unknown')[:9]}; file of {written}"

@@ -13,9 +13,10 @@ import time
 
 import torch
 
-from .layer import measuring
 from .layer.attention import Attention, forward, random_inputs
+from .layer.measuring import jacobian_blocks, measure
 from .layer.metrics import head_metrics
+from .layer.scaling import input_scale, units
 from .network.gpt import GPT, GPTConfig
 from .training import experiments
 from .training.data import load_corpus
@@ -33,11 +34,11 @@ def _timed(function, *arguments):
 def measured_rank():
     """`measure(Attention(32, 4))`, and how long its Jacobian and its rank take."""
     attention = Attention(32, 4)
-    measurement, seconds = _timed(measuring.measure, attention)
+    measurement, seconds = _timed(measure, attention)
     parameters = attention.random_parameters(0)
     x = _inputs(attention, parameters, measurement.sequences, measurement.tokens)
     (Z, B), building = _timed(
-        measuring.jacobian_blocks, attention, parameters, x, measuring.units(attention, parameters)
+        jacobian_blocks, attention, parameters, x, units(attention, parameters)
     )
     _, values = _timed(torch.linalg.svdvals, B.flatten(0, 1)[: B.shape[2]])
     return {
@@ -68,9 +69,7 @@ def plain_rank(sequences, tokens):
 
 
 def _inputs(attention, parameters, sequences, tokens):
-    return random_inputs(
-        attention, sequences, tokens, 1, scale=measuring.input_scale(attention, parameters)
-    )
+    return random_inputs(attention, sequences, tokens, 1, scale=input_scale(attention, parameters))
 
 
 # ---- what training measures

@@ -5,7 +5,7 @@ import torch
 
 from attnid import Attention, count
 from attnid.layer.attention import project, random_inputs, scores
-from attnid.layer.normalised import QUERY_KEY, refuse_large, seen, seen_kernel
+from attnid.layer.normalised import QUERY_KEY, refuse_many_forms, seen, seen_kernel
 
 
 def test_too_many_wide_heads_are_refused_before_anything_is_drawn(monkeypatch):
@@ -56,6 +56,6 @@ def test_the_kernel_is_all_that_leaves_the_scores(attention):
 
 
 def test_the_limit_of_what_is_looked_through_is_named():
-    refuse_large(Attention(5, 2, head_dim=100, qk_norm="head"))
+    refuse_many_forms(Attention(5, 2, head_dim=100, qk_norm="head"))
     with pytest.raises(ValueError, match="^qk_norm='head': .* 2,020 query-key parameters .* 2,000"):
-        refuse_large(Attention(5, 2, head_dim=101, qk_norm="head"))
+        refuse_many_forms(Attention(5, 2, head_dim=101, qk_norm="head"))

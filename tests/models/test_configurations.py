@@ -113,3 +113,14 @@ def test_new_files_keep_the_rotation_in_rope_parameters(model_type, old, new):
         read_architecture(named | old).layers
         == read_architecture(named | {"rope_parameters": new}).layers
     )
+
+
+@pytest.mark.parametrize(
+    "base, scaling",
+    [(1e-320, None), (1.0, SCALINGS["yarn"]), (1e4, SCALINGS["llama3"] | {"low_freq_factor": 4.0})],
+)
+def test_fields_that_give_no_angles_are_refused_by_name(base, scaling):
+    width = 2 if base == 1 else 128
+    scaling = scaling and Fields(scaling)
+    with pytest.raises(ValueError, match=f"rope_theta={base!r}: with rope_type="):
+        rotary_angles(Fields({"max_position_embeddings": 4096}), width, base, scaling)

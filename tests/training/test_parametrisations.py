@@ -5,7 +5,7 @@ import torch
 
 from attnid import Attention, count
 from attnid.layer.attention import forward, random_inputs
-from attnid.network.gpt import GPT, GPTConfig, head_weights
+from attnid.network.gpt import GPT, GPTConfig, head_weights, set_head_weights
 from attnid.training.data import load_corpus
 from attnid.training.parametrisations import Factored, canonical_gpt, factored_gpt
 from attnid.training.trainer import TrainingConfig, train
@@ -91,3 +91,10 @@ def test_factored_maps_have_idle_numbers_of_their_own():
     assert (
         nullity == count(layer).unidentified + 2 * 2 * 3**2 and s[-nullity - 1] > 1e4 * s[-nullity]
     )
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_computed_maps_cannot_be_set(build):
+    model = build(config(), 3)
+    with pytest.raises(ValueError, match="layer=0: its maps are computed from other parameters"):
+        set_head_weights(model, 0, W_Q=head_weights(model, 0)["W_Q"])

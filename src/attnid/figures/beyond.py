@@ -110,8 +110,8 @@ def nearly_idle(epsilons, values, idle):
 
 
 def idle_by_cause(variants):
-    """Chapter 14: unidentified parameters of whole networks, name -> {cause -> number}, as bars
-    stacked by cause.
+    """Chapters 14 and 20: unidentified parameters of networks or layers, name -> {cause ->
+    number}, as bars stacked by cause.
     """
     figure, ax = new_figure(figsize=(8.8, 3.9))
     names, start = list(variants), [0.0] * len(variants)

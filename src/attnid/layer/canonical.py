@@ -67,10 +67,31 @@ def reduce_layer(attention, parameters, form="balanced"):
     p = {name: tensor.clone() for name, tensor in attention.check_parameters(parameters).items()}
     result = Reduction(p, _silence_key_bias(attention, p) + _fold_value_bias(attention, p), {}, {})
     if attention.qk_norm is None:
-        turning, keys, queries = isotypes(attention), ("W_K", "b_K"), ("W_Q", "b_Q")
-        _move(attention, result, "query-key", turning, keys, queries, form)
+        _move_query_key(attention, result, form)
     blocks, values, outputs = value_blocks(attention), ("W_V", "b_V"), ("W_O",)
     _move(attention, result, "value-output", blocks, values, outputs, form)
+    return result
+
+
+def balance_layer(attention, parameters):
+    """The layer with balanced queries and keys, as `rebalance` makes those of heads without groups;
+    values, outputs and idle biases stay as they are. Returns a Reduction.
+
+    Raises ValueError as `reduce_layer`, and for normalised queries and keys. Source: section 5.2.2
+    of the paper.
+
+    >>> from attnid import Attention
+    >>> layer = Attention(8, 4, kv_heads=2)
+    >>> p = balance_layer(layer, layer.random_parameters()).parameters
+    >>> queries = p["W_Q"].view(2, 2, 2, 8).transpose(1, 2).flatten(2)  # of each group
+    >>> torch.allclose(queries @ queries.mT, p["W_K"] @ p["W_K"].mT)
+    True
+    """
+    why = "normalised queries and keys have nothing to balance"
+    require(attention.qk_norm is None, "qk_norm", attention.qk_norm, why)
+    p = {name: tensor.clone() for name, tensor in attention.check_parameters(parameters).items()}
+    result = Reduction(p, 0, {}, {})
+    _move_query_key(attention, result, "balanced")
     return result
 
 
@@ -131,6 +152,11 @@ def _put_factor(parameters, names, joined):
     widths = [len(rows) // len(joined) * rows.shape[-1] for rows in views]
     for rows, part in zip(views, joined.split(widths, -1)):
         rows.copy_(rearrange(part, "g d (s n) -> (g s) d n", n=rows.shape[-1]))
+
+
+def _move_query_key(attention, result, form):
+    turning, keys, queries = isotypes(attention), ("W_K", "b_K"), ("W_Q", "b_Q")
+    _move(attention, result, "query-key", turning, keys, queries, form)
 
 
 def _move(attention, result, circuit, blocks, shared, reading, form):

@@ -69,7 +69,7 @@ def count(attention):
     >>> count(Attention(4096, 32, rotary=tuple(1e4 ** (-i / 64) for i in range(64)))).terms
     {'value-output maps': 524288, 'query-key maps': 4096}
     """
-    known = "must be an Attention, a LatentAttention or a GPTConfig"
+    known = "must be an Attention, a LatentAttention, a DifferentialAttention or a GPTConfig"
     require(isinstance(attention, Attention), "attention", attention, known)
     _refuse_what_is_not_generic(attention)
     terms = _value_output(attention) | _query_key(attention) | _centred(attention)
@@ -182,9 +182,9 @@ def _query_key_normalised(a):
 
 
 def _seen_kernel_dimension(a):
-    from .normalised import refuse_large, seen_kernel  # the one count that looks at numbers
+    from .normalised import refuse_many_forms, seen_kernel  # the one count that looks at numbers
 
-    refuse_large(a)
+    refuse_many_forms(a)
     return len(seen_kernel(a, a.random_parameters(1)))
 
 

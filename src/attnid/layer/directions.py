@@ -15,13 +15,16 @@ from ..checks import require
 from .attention import forward, input_basis, random_inputs
 from .counting import count
 from .description import Attention, key_bias_is_idle, value_bias_is_pooled
+from .difference_directions import TERMS
+from .differences import DifferentialAttention, forward_difference
 from .gauge import product_kernel, skew_hermitian
 from .normalised import QUERY_KEY, seen_kernel
+from .parameters import check_parameters
 from .rebalancing import put_rows, rows_of
 from .rotation import isotypes
 from .scaling import input_scale
 
-KNOWN = "must be an Attention or a GPTConfig"
+KNOWN = "must be an Attention, a DifferentialAttention or a GPTConfig"
 
 
 def flatten(attention, direction) -> Shaped[Tensor, "k P"]:
@@ -313,6 +316,14 @@ def generators(attention, parameters):
     }
 
 
+@generators.register
+def generators_of_difference(attention: DifferentialAttention, parameters):
+    """The same for a layer of differential attention."""
+    parameters = check_parameters(attention.shapes, parameters)
+    directions = {term: TERMS[term](attention, parameters) for term in count(attention).terms}
+    return {term: unflatten(attention, flatten(attention, d)) for term, d in directions.items()}
+
+
 @singledispatch
 def independent_directions(attention, seed=0):
     """How many independent directions of `generators` change no output, at random parameters: a
@@ -329,6 +340,14 @@ def independent_directions(attention, seed=0):
     p = attention.random_parameters(seed)
     x = random_inputs(attention, 3, 8, seed + 7, scale=input_scale(attention, p))
     return independent_at(attention, p, lambda q: forward(attention, q, x), seed)
+
+
+@independent_directions.register
+def independent_of_difference(attention: DifferentialAttention, seed=0):
+    """The same for a layer of differential attention."""
+    p = attention.random_parameters(seed)
+    x = random_inputs(attention.maps, 3, 8, seed + 7)
+    return independent_at(attention, p, lambda q: forward_difference(attention, q, x), seed)
 
 
 def independent_at(description, parameters, function, seed=0):

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..checks import require, require_size
 from .attention import attend, project, random_inputs
 from .description import Attention
+from .differences import DifferentialAttention, forward_difference
 from .latents import LatentAttention, forward_latent
 from .parameters import check_parameters
 from .scaling import NoGapError, even_heads, input_scale, refuse_what_rounding_hides, units
@@ -31,7 +32,8 @@ WELL_CONDITIONED = (
 MAX_BYTES = 4 * 2**30  # of a Jacobian
 MAX_PARAMETERS = 3000  # of a function whose structure is not used
 ROWS = 3  # of its Jacobian for each parameter, at first
-KNOWN = "must be an Attention, a LatentAttention or a GPTConfig"
+KNOWN = "must be an Attention, a LatentAttention, a DifferentialAttention or a GPTConfig"
+FORWARD = {LatentAttention: forward_latent, DifferentialAttention: forward_difference}
 OUTPUT = ("W_O", "b_O")
 CHANGES = (
     "residual={:.1e}: fresh sequences still change the outputs along directions that seemed idle"
@@ -272,8 +274,12 @@ def measure(attention, *, seed=0, parameters=None):
 
 
 @measure.register
-def measure_latent(attention: LatentAttention, *, seed=0, parameters=None):
-    """The same for a layer of latent attention, of at most MAX_PARAMETERS parameters."""
+def measure_described(
+    attention: LatentAttention | DifferentialAttention, *, seed=0, parameters=None
+):
+    """The same for a layer of latent or differential attention, of at most MAX_PARAMETERS
+    parameters.
+    """
     a, length = attention, 6 + 2 * len(attention.rotary)
 
     def draw(number, seed):
@@ -284,7 +290,7 @@ def measure_latent(attention: LatentAttention, *, seed=0, parameters=None):
     parameters = a.random_parameters(seed) if parameters is None else parameters
     parameters = check_parameters(a.shapes, parameters)
     return measure_function(
-        partial(forward_latent, a), parameters, draw, length * a.embed_dim, seed
+        partial(FORWARD[type(a)], a), parameters, draw, length * a.embed_dim, seed
     )
 
 
@@ -311,8 +317,7 @@ def measure_function(function, parameters, draw, seen, seed=0):
         rank, gap = cut(spectrum)
         inputs = draw(2 + batch // 4, seed + 2)
         fresh = jacobian(function, parameters, inputs)
-        change = (fresh @ Vh[rank:].T).norm(dim=0) / fresh.norm(dim=0).mean()
-        residual = float(change.max()) if rank < P else 0.0
+        residual = largest_change(fresh, Vh[rank:])
         if residual < MAX_RESIDUAL:
             parts = Vh[rank:].split([tensor.numel() for tensor in parameters.values()], 1)
             null = {
@@ -324,6 +329,14 @@ def measure_function(function, parameters, draw, seen, seed=0):
             )
         batch *= 2
     raise NoGapError(CHANGES.format(residual))
+
+
+def largest_change(J: Float[Tensor, "rows P"], null: Float[Tensor, "k P"]) -> float:
+    """The largest norm of J along one of the directions (k, P), over the mean norm of its columns;
+    0 where there is none.
+    """
+    change = (J @ null.T).norm(dim=0) / J.norm(dim=0).mean()
+    return float(change.max()) if len(null) else 0.0
 
 
 def jacobian(function, parameters, inputs: Shaped[Tensor, "B T ..."]) -> Float[Tensor, "rows P"]:

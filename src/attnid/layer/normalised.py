@@ -78,7 +78,7 @@ def seen(attention, parameters) -> Float[Tensor, "numbers"]:
     return torch.cat([part.flatten() for part in (*products, A / a, B / b)])
 
 
-def refuse_large(attention):
+def refuse_many_forms(attention):
     """ValueError where the query-key parameters are too many to look through."""
     shapes = attention.shapes
     size = sum(math.prod(shapes[name]) for name in shapes if name in QUERY_KEY)
@@ -97,7 +97,7 @@ def seen_kernel(attention, parameters) -> Float[Tensor, "k P"]:
     Raises ValueError where there are too many to look through, and ArithmeticError where the rank
     is not clear.
     """
-    refuse_large(attention)
+    refuse_many_forms(attention)
     names = [n for n in attention.shapes if n in QUERY_KEY]
     jacobian = torch.func.jacrev(lambda p: seen(attention, parameters | p))(
         {n: parameters[n] for n in names}

@@ -84,15 +84,13 @@ def refuse_what_rounding_hides(attention, parameters, x):
     typical = s.abs().transpose(0, 1).flatten(1).median(1).values
     if not typical.max() < MAX_SCORE:
         raise NoGapError(
-            f"parameters: the scores saturate (they differ by {typical.max():.1e}), which "
-            f"hides what moves them; "
-            "scale W_Q or W_K down"
+            f"parameters: the scores saturate (they differ by {typical.max():.1e}), which hides "
+            "what moves them; scale W_Q or W_K down"
         )
     if typical.min() < MIN_SCORE:
         raise NoGapError(
             f"parameters: the scores vanish (they differ by {typical.min():.1e}), which hides "
-            f"what moves them; "
-            "scale W_Q or W_K up"
+            "what moves them; scale W_Q or W_K up"
         )
 
 
@@ -109,8 +107,7 @@ def _refuse_uneven_biases(attention, parameters, x):
         for head in uneven.nonzero().flatten()[:1]:
             raise NoGapError(
                 f"b_{letter}: of head {head} it is {bias[head]:.1e} in size and W_{letter} x "
-                f"{made[head]:.1e}, "
-                "so that rounding hides the smaller one"
+                f"{made[head]:.1e}, so that rounding hides the smaller one"
             )
 
 

@@ -98,12 +98,17 @@ def rotary_angles(fields, width, base, scaling=None):
         width % 2 == 0, "head_dim", width, "coordinates turn in pairs: their number must be even"
     )
     require(base != 1 or width <= 2, "rope_theta", base, "makes all planes turn alike")
-    angles = [base ** (-2 * i / width) for i in range(width // 2)]
-    if scaling is not None:
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        kind = OLD_NAMES.get(str(kind), kind)
-        require(kind in ROPE_TYPES, "rope_type", kind, f"is not one of {ROPE_TYPES}")
+    kind = (
+        "default" if scaling is None else scaling.get("rope_type", scaling.get("type", "default"))
+    )
+    kind = OLD_NAMES.get(str(kind), kind)
+    require(kind in ROPE_TYPES, "rope_type", kind, f"is not one of {ROPE_TYPES}")
+    try:
+        angles = [base ** (-2 * i / width) for i in range(width // 2)]
         angles = SCALED[kind](fields, scaling, angles, base)
+    except ArithmeticError as error:  # equal bounds of a ramp, a base of 1, a number out of range
+        why = f"with rope_type={kind!r} and its fields it gives no angles ({error})"
+        raise ValueError(f"rope_theta={base!r}: {why}") from None
     found = turns(angles)
     apart = not found.still and all(len(planes) == 1 for planes in found.turning.values())
     require(apart, "rope_theta", base, "makes planes keep still or turn alike, to rounding")

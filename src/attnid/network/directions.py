@@ -20,7 +20,8 @@ class Families(StreamFamilies, HeadFamilies):
 
     def __init__(self, config, parameters):
         self.c, self.p, self.w = config, parameters, Weights(config, parameters)
-        self.met = [Met(self.w, layer) for layer in range(config.n_layer)]
+        later = [Met(self.w, 1)] * (config.n_layer - 1)  # above the first, layers meet alike
+        self.met = [Met(self.w, 0), *later]
 
 
 class NullSpace:

@@ -12,6 +12,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..checks import require, require_finite
 from ..layer.attention import rotate
@@ -19,19 +20,20 @@ from .configuration import GPTConfig as GPTConfig
 
 
 class CausalSelfAttention(nn.Module):
-    def __init__(self, config):
+    def __init__(self, config, layer):
         super().__init__()
         # queries, keys and values of all heads, in this order, from one fused weight (3E, E)
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
-        self.config = config
+        self.config, self.turns = config, config.turns(layer)
 
     def forward(self, x):
         B, T, E = x.shape
         H, D = self.config.n_head, self.config.head_dim
         q, k, v = self.c_attn(x).view(B, T, 3, H, D).permute(2, 0, 3, 1, 4)  # each (B, H, T, D)
-        q, k = rotate(self.config, q), rotate(self.config, k)
+        if self.turns:
+            q, k = rotate(self.config, q), rotate(self.config, k)
         # softmax(q k^T / sqrt(D)) v, each token seeing itself and what came before
         dropout = self.config.dropout if self.training else 0.0
         z = F.scaled_dot_product_attention(
@@ -59,10 +61,10 @@ def make_norm(config):
 
 
 class Block(nn.Module):
-    def __init__(self, config):
+    def __init__(self, config, layer):
         super().__init__()
         self.ln_1 = make_norm(config)
-        self.attn = CausalSelfAttention(config)
+        self.attn = CausalSelfAttention(config, layer)
         self.ln_2 = make_norm(config)
         self.mlp = MLP(config)
 
@@ -102,7 +104,7 @@ class GPT(nn.Module):
                         else {}
                     ),
                     drop=nn.Dropout(config.dropout),
-                    h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
+                    h=nn.ModuleList([Block(config, layer) for layer in range(config.n_layer)]),
                     ln_f=make_norm(config),
                 )
             )
@@ -204,8 +206,9 @@ def set_head_weights(model, layer, **weights):
     """Copy weights, with names and shapes as head_weights gives them, into layer `layer` in place;
     the rest stays as it is.
 
-    ValueError for a name that the model lacks, no tensor, another shape, or numbers that are not
-    finite; then nothing is copied.
+    ValueError for a layer whose maps are computed from others (canonical_gpt, factored_gpt), a name
+    that the model lacks, no tensor, another shape, or numbers that are not finite; then nothing is
+    copied.
 
     >>> from attnid import GPTConfig
     >>> model = GPT(GPTConfig(65, 16, n_layer=1, n_head=2, n_embd=8), seed=0)
@@ -213,6 +216,8 @@ def set_head_weights(model, layer, **weights):
     >>> float(head_weights(model, 0)["W_Q"].abs().sum())
     0.0
     """
+    made = is_parametrized(model.transformer.h[layer].attn.c_attn)
+    require(not made, "layer", layer, "its maps are computed from other parameters: set those")
     views = _head_views(model, layer)
     for name, weight in weights.items():
         require(name in views, "weights", name, f"this model has {sorted(views)}")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..layer.measuring import measure, measure_function, refuse_many
 from .configuration import GPTConfig
-from .counting import stream_rank
+from .counting import context_rank
 from .function import Network, check_parameters, random_parameters
 
 
@@ -48,8 +48,5 @@ def measure_network(config: GPTConfig, *, seed=0, parameters=None):
     refuse_many(config)
     parameters = random_parameters(config, seed) if parameters is None else parameters
     parameters = check_parameters(config, parameters)
-    context = min(
-        config.vocab_size - 1, stream_rank(config) - (config.eps == 0)
-    )  # numbers it can tell
-    seen = config.block_size * max(context, 1)
+    seen = config.block_size * max(context_rank(config), 1)
     return measure_function(Network(config), parameters, partial(draw, config), seen, seed)

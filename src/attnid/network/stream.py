@@ -104,12 +104,7 @@ class StreamFamilies:
 
         def directions(a):
             for (norm, maps), part in zip(w.readers, a[:, head:].split(rows, 1)):
-                ones = part[..., None] * w.ones
-                yield w.write(
-                    norm,
-                    maps,
-                    torch.cat((ones, torch.zeros_like(ones[..., :1])), -1) if self.c.bias else ones,
-                )
+                yield w.write(norm, maps, part[..., None] * w.ones)
             if head:
                 every = torch.cat((a[:, :head], torch.zeros_like(a[:, :1])), 1)
                 yield {"lm_head.weight": every[..., None] / self.p["transformer.ln_f.weight"]}
@@ -181,14 +176,7 @@ class StreamFamilies:
             if self.c.bias:
                 yield {maps + ".bias": self.p[maps + ".bias"] @ A.mT}
         for norm, maps in self.w.readers:
-            change = -self.w.read(norm, maps)[:, : self.c.n_embd] @ A
-            yield self.w.write(
-                norm,
-                maps,
-                torch.cat((change, torch.zeros_like(change[..., :1])), -1)
-                if self.c.bias
-                else change,
-            )
+            yield self.w.write(norm, maps, -self.w.read(norm, maps)[:, : self.c.n_embd] @ A)
 
     def _tied_rotations(self):
         """Rotations whose trace in the logits, W S n with the symmetric S = GA - AG + dG, the

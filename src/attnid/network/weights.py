@@ -67,12 +67,15 @@ class Weights:
         )
 
     def write(self, norm, maps, change):
-        """The direction that changes that matrix by `change` (k, rows, E) or (k, rows, E + 1)."""
+        """The direction that changes that matrix by `change` (k, rows, E) or (k, rows, E + 1); with
+        biases, E columns leave the last one as it is.
+        """
         gain, shift = self.norm(norm)
         dW = change[..., : self.c.n_embd] / gain
-        return {maps + ".weight": dW} | (
-            {maps + ".bias": change[..., -1] - dW @ shift} if self.c.bias else {}
-        )
+        direction = {maps + ".weight": dW}
+        if self.c.bias:
+            direction[maps + ".bias"] = change[..., self.c.n_embd :].sum(-1) - dW @ shift
+        return direction
 
     def head(self, dW):
         """The direction of an untied head, dW (k, V, E) up to what brings the logits of the last

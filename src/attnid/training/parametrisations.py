@@ -38,8 +38,9 @@ class Factored(nn.Module):
         self.B = nn.Parameter(torch.zeros(2, heads, head_dim, head_dim))
 
     def forward(self, weight):
-        both = weight[: 2 * self.B[0, :, 0].numel()].view(*self.B.shape[:3], -1)  # (2, H, D, E)
-        return torch.cat(((both + self.B @ both).flatten(0, 2), weight[both[..., 0].numel() :]))
+        rows = self.B[..., 0].numel()
+        both = weight[:rows].view(*self.B.shape[:3], -1)  # (2, H, D, E)
+        return torch.cat(((both + self.B @ both).flatten(0, 2), weight[rows:]))
 
 
 def canonical_gpt(config, seed=0):
