@@ -187,7 +187,8 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # The paper multiplies the count of one head by $H$. That gives unidentified directions, but not yet all of them: {prf:ref}`lem-heads-apart`
 # is our addition, with biases and for finite changes as well. {cite:t}`henry2026` studies the same question, which weights give the same
-# function, for layers of many heads.
+# function, for layers of many heads; {cite:t}`tran2025` determine the largest group that acts on such a layer, and its dimension is the
+# $H D^2 + H C^2$ of {prf:ref}`cor-whole-layer`.
 # ```
 
 # %% [markdown]

@@ -654,7 +654,8 @@ for frequencies, expected in (((), 4), ((0.5,), 2), ((0.5, 1.1), 0)):
 # Proposition 4.8 gives $(\mathbb{C} \setminus \{0\})^{D/2}$ without a condition on the frequencies. It holds exactly when they are distinct modulo sign and $2\pi$ and no coordinate is still or
 # half-turning, as in the usual ladders; {prf:ref}`lem-commutant` has the other cases, partly rotated heads among them. Of changes of the form $(A W_Q, B W_K)$ the paper derives, as in part 2 of {prf:ref}`prop-rotary`,
 # that $A$ has to commute. What it says it waves at is the commutant; and it does not ask whether other weights, not of this form, have the same products (they have not: part 1), or whether the outputs show
-# all products ({prf:ref}`lem-rotary-outputs` and {prf:ref}`lem-rotary-heads`).
+# all products ({prf:ref}`lem-rotary-outputs` and {prf:ref}`lem-rotary-heads`). {cite:t}`tran2026` find that sinusoidal positions keep the equivalences of plain attention and that rotary
+# ones leave fewer; {prf:ref}`rem-20-group` and what follows it measure both.
 # ```
 #
 # ## Exercises

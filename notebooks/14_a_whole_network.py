@@ -83,7 +83,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # 5. when $\epsilon = 0$ and everything that writes into the stream is scaled alike, and the last $\gamma$ and $b$ inversely if embeddings are tied.
 # ```
 #
-# Tying breaks most rotations, because the last gain then stands between a matrix and itself. How many it breaks depends on the vocabulary.
+# ({cite:t}`vannierop2024` has the rotations of part 4, $SO(E - 1)$ under LayerNorm.) Tying breaks most rotations, because the last gain then stands between a matrix and itself. How many it breaks depends on the vocabulary.
 #
 # ```{prf:lemma} Tied embeddings
 # :label: lem-14-tied

@@ -109,12 +109,12 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:lemma} Sums of exponentials
 # :label: lem-exponentials
 #
-# Let $\kappa_1 < \kappa_2 < \dots$ be real numbers, finitely many or tending to infinity, and $P_1, P_2, \dots$ polynomials of bounded degree such that $\sum_j P_j(t)\, e^{-\kappa_j t}$ converges absolutely,
-# coefficient by coefficient, for large $t$. If the sum is zero for all large $t$, then all $P_j$ are zero.
+# Let $\kappa_1 < \kappa_2 < \dots$ be real numbers, finitely many or tending to infinity, and $p_1, p_2, \dots$ polynomials of bounded degree such that $\sum_j p_j(t)\, e^{-\kappa_j t}$ converges absolutely,
+# coefficient by coefficient, for large $t$. If the sum is zero for all large $t$, then all $p_j$ are zero.
 # ```
 #
 # ```{prf:proof}
-# (of {prf:ref}`lem-exponentials`) If not, let $P_i$ be the first that is not zero. Then $P_i(t) = -\sum_{j > i} P_j(t)\, e^{-(\kappa_j - \kappa_i) t}$. If the degrees are at most $r$ and the sum converges at $t_0 \ge 1$,
+# (of {prf:ref}`lem-exponentials`) If not, let $p_i$ be the first that is not zero. Then $p_i(t) = -\sum_{j > i} p_j(t)\, e^{-(\kappa_j - \kappa_i) t}$. If the degrees are at most $r$ and the sum converges at $t_0 \ge 1$,
 # each term at $t > t_0$ is at most $(t/t_0)^r\, e^{-(\kappa_{i+1} - \kappa_i)(t - t_0)}$ times the absolute sum of its parts at $t_0$. So the right side tends to zero, and no polynomial but zero does.
 # ```
 #
