@@ -39,11 +39,13 @@ def explain(ours, theirs, allowed, broken):
     for name, a, b in _suspects(ours, theirs):
         attention, *sides = products(ours, theirs, a, b)
         _, apart = nearest_order(attention, *sides, allowed)
-        explained.append({
-            (circuit, head): name
-            for circuit, head in broken
-            if circuit in apart and apart[circuit][head] <= allowed[circuit][head]
-        })  # fmt: skip
+        explained.append(
+            {
+                (circuit, head): name
+                for circuit, head in broken
+                if circuit in apart and apart[circuit][head] <= allowed[circuit][head]
+            }
+        )
         if len(explained[-1]) == len(broken):
             break
     found = {}
@@ -87,8 +89,9 @@ def coarser(ours, theirs):
 
 
 def _rounded(ours, theirs, broken):
-    flat = [torch.cat([t.double().flatten() for t in layer.raw.values()])
-            for layer in (ours, theirs)]  # fmt: skip
+    flat = [
+        torch.cat([t.double().flatten() for t in layer.raw.values()]) for layer in (ours, theirs)
+    ]
     coarse = coarser(*flat)
     if coarse is None:
         return {}

@@ -135,6 +135,10 @@ def read_block(model, number):
     }
     raw = read_layer(layout, attention, stored) | read_gains(attention, stored, block.offset)
     norms = [next((n for n in names if f"{n}.weight" in beside), None) for names in block.norms]
+    for name, names in zip(norms, block.norms):
+        require(
+            name or not names, "tensors", f"{stem}{names[-1:]}", "is missing from the checkpoint"
+        )
     norm, mlp_norm = (_norm(block, beside, name) for name in norms)
     parts = {f"{name}.{part}" for name in norms if name for part in ("weight", "bias")}
     if block.up:
@@ -151,9 +155,11 @@ def check_numbers(name, tensor):
     if not tensor.is_floating_point() or name.endswith(NOT_BESIDE):
         return
     require(
-        tensor.dtype in FLOATS, name, tensor.dtype, "must be real numbers: quantised weights "
-        "are not read",
-    )  # fmt: skip
+        tensor.dtype in FLOATS,
+        name,
+        tensor.dtype,
+        "must be real numbers: quantised weights are not read",
+    )
     wrong = (~tensor.isfinite()).nonzero()
     if len(wrong):
         place = tuple(wrong[0].tolist())
@@ -163,7 +169,7 @@ def check_numbers(name, tensor):
 
 
 # buffers that old files store, which no function of the weights needs
-NOT_BESIDE = ("position_ids", *(f".{name}" for name in NOT_WEIGHTS if name != "bias"))
+NOT_BESIDE = ("position_ids", *(name for name in NOT_WEIGHTS if name != "bias"))
 
 
 def read_gains(attention, stored, offset):
@@ -187,18 +193,41 @@ def _norm(block, tensors, name):
     return Norm(gain, None if shift is None else shift.double(), block.centred)
 
 
+def unit_maps(block, tensors, transposed):
+    """The maps of an MLP as they are stored, a row for each hidden unit: "up", with "gate" where
+    there is one, and their biases, and "down". Views.
+    """
+    turn = lambda W: W.T if transposed and W.dim() == 2 else W
+    maps = {}
+    for part, end in (("weight", ""), ("bias", ".bias")):
+        rows = [turn(tensors[n]) for n in (f"{m}.{part}" for m in block.up) if n in tensors]
+        rows = rows[0].chunk(2) if block.fused and rows else rows
+        maps |= {kind + end: W for kind, W in zip(("up", "gate"), rows[::-1])}
+    require("up" in maps, "tensors", f"{block.up[0]}.weight", "is missing from the checkpoint")
+    name = f"{block.down}.weight"
+    require(name in tensors, "tensors", name, "is missing from the checkpoint")
+    return maps | {"down": turn(tensors[name].T)}
+
+
+def stored_maps(block, maps, transposed):
+    """The inverse of unit_maps: tensors by their names."""
+    turn = lambda W: (W.T if transposed and W.dim() == 2 else W).contiguous()
+    stored = {f"{block.down}.weight": turn(maps["down"].T)}
+    for part, end in (("weight", ""), ("bias", ".bias")):
+        rows = [maps[kind + end] for kind in ("gate", "up") if kind + end in maps]
+        rows = [torch.cat(rows)] if block.fused and rows else rows
+        stored |= {f"{name}.{part}": turn(W) for name, W in zip(block.up, rows)}
+    return stored
+
+
 def _mlp(block, tensors, norm, transposed):
-    maps = []
-    for name in (*block.up, block.down):
-        require(f"{name}.weight" in tensors, "tensors", f"{name}.weight", "is missing")
-        W, b = tensors[f"{name}.weight"].double(), tensors.get(f"{name}.bias")
-        maps.append((W.T if transposed else W, None if b is None else b.double()))
-    *up, (down, _) = maps
-    up = [norm.fold(W, b) if norm else (W, b) for W, b in up]
-    rows = [W if b is None else torch.cat((W, b[:, None]), 1) for W, b in up]
-    if block.fused:
-        rows = list(rows[0].chunk(2))
-    return Mlp(rows[0] if len(rows) == 2 else None, rows[-1], down.T)
+    maps = {kind: W.double() for kind, W in unit_maps(block, tensors, transposed).items()}
+    rows = {}
+    for kind in {"gate", "up"} & maps.keys():
+        W, b = maps[kind], maps.get(f"{kind}.bias")
+        W, b = (W, b) if norm is None else norm.fold(W, b)
+        rows[kind] = W if b is None else torch.cat((W, b[:, None]), 1)
+    return Mlp(rows.get("gate"), rows["up"], maps["down"])
 
 
 def fold(layer, raw=None):

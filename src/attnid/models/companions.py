@@ -71,9 +71,11 @@ def find_companions(folder, weights):
     copied, left_out = {}, {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_dir() and not path.is_symlink() or name in weights or name in (
-            REMARK_FILE,
-            ALIGNED_FILE,
+        if (
+            path.is_dir()
+            and not path.is_symlink()
+            or name in weights
+            or name in (REMARK_FILE, ALIGNED_FILE)
         ):
             continue
         why = _why_left_out(folder, weights, path)

@@ -24,8 +24,10 @@ def save_gpt(folder, name, *, seed=0, gauge=False):
         moved = (*act_query_key(S, Q, K), *act_value_output(T, V, O))
         for whole, part in zip((Q, K, V, O), moved):
             whole.copy_(part)
-    args = {key: getattr(config, key)
-            for key in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "bias")}  # fmt: skip
+    args = {
+        key: getattr(config, key)
+        for key in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "bias")
+    }
     path = Path(folder) / name
     torch.save({"model": weights, "model_args": args}, path)
     return path

@@ -275,7 +275,8 @@ class Folder(_Model):
 class NanoGPT(_Model):
     """A checkpoint of nanoGPT's train.py."""
 
-    adapters, config = (), {}
+    adapters: tuple = ()
+    config: dict = {}
 
     def __init__(self, path):
         self.path, self.saved = path, read_nanogpt(path)

@@ -38,11 +38,18 @@ class Product:
 
     def sizes(self) -> Float[Tensor, "H"]:
         """The Frobenius norm of each head's product."""
+        return torch.linalg.vector_norm(self._core(), dim=(1, 2, 3))
+
+    def singular_values(self) -> Float[Tensor, "H blocks _"]:
+        """Of each block of each head's product, the largest first."""
+        return torch.linalg.svdvals(self._core())
+
+    def _core(self):
+        # a small matrix with the singular values of the product
         if self.shared.shape[-1] == 1:  # a column: the product is no larger than a factor
-            product = self.shared.mH.repeat_interleave(self.sharing, 0) @ self.reading
-            return torch.linalg.vector_norm(product, dim=(1, 2, 3))
+            return self.shared.mH.repeat_interleave(self.sharing, 0) @ self.reading
         left = _triangle(self.shared).repeat_interleave(self.sharing, 0)
-        return torch.linalg.vector_norm(left @ _triangle(self.reading).mH, dim=(1, 2, 3))
+        return left @ _triangle(self.reading).mH
 
     def minus(self, other):
         """The Product that is the difference of two, of twice as many rows."""
@@ -71,18 +78,20 @@ def identified(attention, p):
     """The Products that outputs tell, of a layer with float64 parameters p.
 
     "query-key": scores, biases as one more column on either side, one block for each set of
-    coordinates that turn alike; key biases that no output sees are left out. "value-output". "output
-    bias": what biases add to all outputs. "sink". Where queries and keys are normalised, products
-    of what is left of them then, and "key norm" and "query norm", the forms that they are divided
-    by, up to scale.
+    coordinates that turn alike; key biases that no output sees are left out. "value-output".
+    "output bias": what biases add to all outputs. "sink". Where queries and keys are normalised,
+    products of what is left of them then, and "key norm" and "query norm", the forms that they are
+    divided by, up to scale.
     """
     a = attention
     K, Q, V = (_joined(a, p, letter) for letter in "KQV")
     one = torch.ones(1, 1, 1, 1, dtype=torch.float64)
     found = []
     if a.qk_norm is not None:
-        K, Q = (W / W.norm(dim=None if a.qk_norm == "layer_gain" else (1, 2), keepdim=True)
-                for W in (K, Q))  # fmt: skip
+        K, Q = (
+            W / W.norm(dim=None if a.qk_norm == "layer_gain" else (1, 2), keepdim=True)
+            for W in (K, Q)
+        )
         for name, W in (("key norm", K), ("query norm", Q)):
             form = W.flatten(0, 1)[None, None] if a.qk_norm == "layer_gain" else W[:, None]
             if name == "key norm" and len(form) > 1:
@@ -124,7 +133,11 @@ def _output_bias(attention, p):
         outputs.append(p["b_O"][None])
     if not meets:
         return []
-    return [Product("output bias", torch.cat(meets)[None, None, :, None], torch.cat(outputs)[None, None])]
+    return [
+        Product(
+            "output bias", torch.cat(meets)[None, None, :, None], torch.cat(outputs)[None, None]
+        )
+    ]
 
 
 def level(one, other):
@@ -166,11 +179,11 @@ def match(attention, ours, theirs) -> Int[Tensor, "H"]:
     distances add up to the least; heads of a group stay together.
     """
     H, G = attention.H, attention.G
-    cost = sum(_costs(a, b) for a, b in zip(ours, theirs) if len(a.reading) == H > 1)
     if H == 1:
         return torch.zeros(1, dtype=torch.long)
+    costs = torch.stack([_costs(a, b) for a, b in zip(ours, theirs) if len(a.reading) == H])
     s = H // G
-    cost = cost.view(G, s, G, s).transpose(1, 2).numpy()  # (G, G, s, s)
+    cost = costs.sum(0).view(G, s, G, s).transpose(1, 2).numpy()  # (G, G, s, s)
     within = np.array([[linear_sum_assignment(pair)[1] for pair in row] for row in cost])
     total = np.take_along_axis(cost, within[..., None], -1).sum((-1, -2))
     groups = linear_sum_assignment(total)[1]

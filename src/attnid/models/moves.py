@@ -11,7 +11,9 @@ from ..layer.rotation import isotypes
 
 @dataclass
 class Moves:
-    """directions: how many coordinates of the gauge differ. key_bias: how many idle key biases do."""
+    """directions: how many coordinates of the gauge differ. key_bias: how many of these are idle
+    key biases.
+    """
 
     directions: int
     key_bias: int
@@ -40,8 +42,11 @@ def count_moves(attention, p, q, order, eps, broken, biased="KV"):
         for block in blocks:
             ours, theirs = (rows_of(block, factor(x, (f"W_{letter}",), a.G)) for x in (p, taken))
             S, rounding = _between(ours, theirs, eps)
-            off = (S - torch.eye(block.size)).abs() if not S.is_complex() else torch.cat(
-                ((S - torch.eye(block.size)).real.abs(), S.imag.abs()), 1)  # fmt: skip
+            off = (
+                (S - torch.eye(block.size)).abs()
+                if not S.is_complex()
+                else torch.cat(((S - torch.eye(block.size)).real.abs(), S.imag.abs()), 1)
+            )
             directions += int((off > rounding)[kept].sum())
             if letter == "V" and b_V is not None:
                 b_V = torch.einsum("gij,gj->gi", S, b_V)

@@ -1,7 +1,7 @@
 """The gauge of one layer's parameters in which they lie nearest to another's."""
 
 import torch
-from jaxtyping import Float, Inexact
+from jaxtyping import Inexact
 from torch import Tensor
 
 from ..layer.canonical import (
@@ -43,8 +43,9 @@ def nearest_gauge(
     for _ in range(STEPS):
         new_S, new_dual, new = _step(A, B, X, Y, S, dual, least)
         gained = new < least
-        S, dual = (torch.where(gained[:, None, None], a, b)
-                   for a, b in ((new_S, S), (new_dual, dual)))  # fmt: skip
+        S, dual = (
+            torch.where(gained[:, None, None], a, b) for a, b in ((new_S, S), (new_dual, dual))
+        )
         settled = least - torch.minimum(new, least) <= SETTLED * least
         least = torch.minimum(new, least)
         if settled.all():
@@ -131,14 +132,3 @@ def _share_value_bias(a, ours, p):
     given = torch.linalg.solve(one + O.T @ O, r_V - O.T @ r_O)
     p["b_V"] += given.view(a.G, a.C)
     p["b_O"] -= O @ given
-
-
-def nearest_units(
-    ours: tuple[Float[Tensor, "F m"], Float[Tensor, "F n"]],
-    theirs: tuple[Float[Tensor, "F m"], Float[Tensor, "F n"]],
-) -> Float[Tensor, "F"]:
-    """The factor of each unit's `up` whose inverse on its `down` brings the pair nearest to ours,
-    (up, down) each.
-    """
-    pairs = [W[:, None] for W in (*ours, *theirs)]
-    return nearest_gauge(*pairs)[0].flatten()

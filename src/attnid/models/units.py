@@ -50,8 +50,11 @@ def row_distance(a, b):
 
 def _alike(*mlps):
     # a bias that one of the two lacks is 0
-    widest = [max(len(part[0]) for part in parts if part is not None)
-              for parts in zip(*((m.gate, m.up) for m in mlps)) if parts[0] is not None]  # fmt: skip
+    widest = [
+        max(len(part[0]) for part in parts if part is not None)
+        for parts in zip(*((m.gate, m.up) for m in mlps))
+        if parts[0] is not None
+    ]
     width = max(widest)
     pad = lambda W: W if W is None else torch.nn.functional.pad(W, (0, width - W.shape[1]))
     return [type(m)(pad(m.gate), pad(m.up), m.down) for m in mlps]
