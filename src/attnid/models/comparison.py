@@ -107,8 +107,7 @@ def comparison_table(found):
     if found.differences:
         lines += ["", f"{'layer':>5}  {'distance':>8}  what"]
         lines += _lines(found.differences)
-    if found.harmless:
-        lines += ["", "harmless:", *_lines(found.harmless)]
+    lines += [""] * bool(found.harmless) + [*_harmless(found.harmless)]
     return "\n".join([*lines, "", *(f"note: {note}" for note in found.notes)])
 
 
@@ -122,3 +121,12 @@ def _lines(differences):
         size = max(d.size for d in alike)
         why = f": {accident}" if accident else ""
         yield f"{'-' if layer < 0 else layer:>5}  {size:8.1e}  {circuit}{where}{why}"
+
+
+def _harmless(differences):
+    # those of one circuit and accident in a line
+    key = lambda d: (d.circuit, d.accident or "")
+    for (circuit, accident), alike in groupby(sorted(differences, key=key), key):
+        layers = [str(d.layer) for d in alike if d.layer is not None]
+        where = f" of layer{'s' * (len(layers) > 1)} {', '.join(layers)}" if layers else ""
+        yield f"harmless: {circuit}{where}: {accident}"
