@@ -18,6 +18,17 @@ class Comparison:
     which each S differs from the identity, and those of idle biases). reordered: how many heads and
     MLP units stand in other places. largest: the largest relative distance. tolerance: up to which
     a distance counts as rounding. notes: what was taken for granted.
+
+    >>> from attnid.models.findings import Difference
+    >>> off = Difference(3, 7, "query-key", 0.001)
+    >>> print(comparison_table(Comparison(("a", "b"), False, (off,), (), 64, 0, 0.001, 1e-5)))
+    a and b: different
+    largest distance 1.0e-03 of the larger, of 1.0e-05 allowed
+    moved along 64 directions that change no output; 0 heads and hidden units stand in other places
+    <BLANKLINE>
+    layer  distance  what
+        3   1.0e-03  query-key of head 7
+    <BLANKLINE>
     """
 
     names: tuple
