@@ -11,7 +11,6 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 from made import keep
 
@@ -66,21 +65,6 @@ def progress(line):
     return "writing the pages\n" if "preparing documents" in line else ""
 
 
-def complaint(line):
-    """Any line of the builder's stderr, but for a kernel's that it talks without encryption, to this machine itself."""
-    return (
-        ""
-        if line.startswith("[IPKernelApp] WARNING | Kernel is running over TCP without encryption")
-        else line
-    )
-
-
-def relay(stream, shown):
-    for line in stream:
-        sys.stderr.write(shown(line))
-        sys.stderr.flush()
-
-
 @contextmanager
 def ended_with(process):
     """End the process, and what it has started, where the block is left by an error or an interrupt."""
@@ -92,24 +76,21 @@ def ended_with(process):
 
 
 def run_quietly(command, root):
-    """Run the builder; show its progress and all its complaints. CalledProcessError when it fails."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}  # a chapter is told of when it is done
+    """Run the builder; show its progress and, from its stderr, all its complaints. CalledProcessError when it fails."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}  # progress is told of as it is made
     with (
         subprocess.Popen(
             command,
             cwd=root,
             env=environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C reaches this process alone, which ends the builder
         ) as process,
         ended_with(process),
     ):
-        complaints = Thread(target=relay, args=(process.stderr, complaint))
-        complaints.start()
-        relay(process.stdout, progress)
-        complaints.join()
+        for line in process.stdout:
+            print(progress(line), end="", file=sys.stderr, flush=True)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
 

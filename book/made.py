@@ -1,11 +1,9 @@
 """Files of the book that are made, not edited."""
 
-import os
+from attnid.files import write_whole
 
 
 def keep(path, content):
-    """Write the bytes where they do not stand yet: whole, by way of a draft beside them, or not at all."""
+    """Write the bytes where they do not stand yet."""
     if not path.exists() or path.read_bytes() != content:
-        draft = path.with_name(f".{path.name}.tmp")
-        draft.write_bytes(content)
-        os.replace(draft, path)
+        write_whole(path, content)

@@ -28,7 +28,8 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # What is identified
 #
-# *Assumed: the rank and the null space of a matrix, and what a softmax does. Symbols are those of [](../book/notation.md).*
+# *Assumed: the rank and the null space of a matrix, and what a softmax does; for the section on foundations the constant rank theorem and
+# Fubini's. Symbols are those of [](../book/notation.md).*
 #
 # *In the ledger:* {ref}`section 4.1 <ledger-ex-4-1>`, {ref}`what a product loses <ledger-product-loss>`, {ref}`the foundation
 # <ledger-foundation>`.
@@ -51,7 +52,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # trained. Suppose you could feed the head any input, as often as you like, and read its outputs exactly. How many of those numbers could
 # you find out?
 #
-# Here is the head in seven lines. Tokens are rows in the code, so every matrix of the text is transposed except the weights, which
+# Here is the head in six lines. Tokens are rows in the code, so every matrix of the text is transposed except the weights, which
 # `torch.nn.Linear` stores as we do. Query $l$ sees keys $1, \dots, l$ only (the causal mask), and the package keeps the factor
 # $1/\sqrt{D}$ that the text absorbs into the weights.
 
@@ -102,25 +103,25 @@ for name in ("S", "W_Q", "W_K"):
 #
 # ### What the word means
 #
-# Collect all parameters of a layer in one vector $\theta \in \mathbb{R}^P$ and write $f_\theta$ for the function it computes.
+# Collect all parameters of a layer in one vector $\theta$ of $|\theta|$ numbers and write $f_\theta$ for the function it computes.
 #
 # ```{prf:definition} Unidentified
 # :label: def-unidentified
 #
-# A direction $\delta \in \mathbb{R}^P$ is *{term}`unidentified`* at $\theta$ if, to first order, no output changes along it:
+# A direction $\delta\theta$ is *{term}`unidentified`* at $\theta$ if, to first order, no output changes along it:
 #
 # $$
-# \frac{d}{dt}\, f_{\theta + t \delta}(X) \Big|_{t = 0} = 0 \qquad \text{for every input } X \text{ of every length.}
+# \frac{d}{dt}\, f_{\theta + t\, \delta\theta}(X) \Big|_{t = 0} = 0 \qquad \text{for every input } X \text{ of every length.}
 # $$
 #
-# These directions form a linear space $N(\theta)$. If there is a number $n$ with $\dim N(\theta) = n$ at {term}`generic` $\theta$, that is, at
-# all $\theta$ but a set of measure zero, then $n$ parameters of the layer are *unidentified*, $P - n$ are *{term}`identified`*, and their
-# *{term}`share`* is $(P - n) / P$.
+# These directions form a linear space $\mathcal{N}(\theta)$. If there is a number $n$ with $\dim \mathcal{N}(\theta) = n$ at {term}`generic`
+# $\theta$, that is, at all $\theta$ but a set of measure zero, then $n$ parameters of the layer are *unidentified*, $|\theta| - n$ are
+# *{term}`identified`*, and their *{term}`share`* is $(|\theta| - n) / |\theta|$.
 # ```
 #
 # Three remarks on the definition. It counts directions: as a rule no single weight is without effect, but certain joint changes of many
 # weights are. It is a statement about the function and not about data, since it asks for every input. And it can be measured. Stack the
-# derivatives of the outputs at inputs $X_1, \dots, X_m$ into a matrix $J$ with $P$ columns. Its null space contains $N(\theta)$, and each
+# derivatives of the outputs at inputs $X_1, \dots, X_m$ into a matrix $J$ with $|\theta|$ columns. Its null space contains $\mathcal{N}(\theta)$, and each
 # new input either leaves that null space as it is or lowers its dimension; so finitely many inputs suffice. With the
 # {term}`nullity`, the dimension of a null space, then
 #
@@ -146,7 +147,7 @@ for name in ("S", "W_Q", "W_K"):
 # not.
 # ```
 #
-# The head is wider than its tokens here as soon as $D > 1$, which nobody would build, and that is why the count is $2D - 1$ and not the
+# The head is wider than its tokens here as soon as $D > 1$; that is why the count is $2D - 1$ and not the
 # $D^2$ of the chapters to come. One formula covers both.
 #
 # ### The general count for one head
@@ -154,8 +155,8 @@ for name in ("S", "W_Q", "W_K"):
 # ```{prf:lemma} Two products
 # :label: lem-two-products
 #
-# The outputs of one head depend on its weights only through $M = W_K^\top W_Q$ and $N = W_O W_V$. If $N \neq 0$, a direction is
-# unidentified exactly when it keeps both $M$ and $N$ to first order.
+# The outputs of one head depend on its weights only through $M = W_K^\top W_Q$ and $N = W_O W_V$. If $N \neq 0$, and under a causal mask or
+# none, a direction is unidentified exactly when it keeps both $M$ and $N$ to first order.
 # ```
 #
 # ```{prf:lemma} What a product loses
@@ -209,9 +210,8 @@ for name in ("S", "W_Q", "W_K"):
 # ```{prf:proof}
 # (of {prf:ref}`lem-what-a-product-loses`) Write $Y = \delta A^\top$. The change $Y B + A^\top \delta B$ is linear in $(Y, \delta B)$. Its first
 # term runs over all $a \times b$ matrices whose rows lie in the row space of $B$, of dimension $q$; its second over all whose columns lie in
-# the column space of $A^\top$, of dimension $p$. Choose a basis of $\mathbb{F}^a$ that starts with one of the second space, and a basis of
-# $\mathbb{F}^b$ that starts with one of the first. Written in them the sums of both terms are exactly the matrices whose lower right block,
-# of size $(a - p) \times (b - q)$, is zero. They have $ab - (a - p)(b - q) = qa + pb - pq$ free entries. This is the rank of the change, as a
+# the column space of $A^\top$, of dimension $p$. Extend a basis of this column space to one of $\mathbb{F}^a$, and a basis of that row
+# space to one of $\mathbb{F}^b$. Written in them the sums of both terms are exactly the matrices whose lower right block, of size $(a - p) \times (b - q)$, is zero. They have $ab - (a - p)(b - q) = qa + pb - pq$ free entries. This is the rank of the change, as a
 # map from a space of dimension $d(a + b)$, and what is left is its nullity. With $Y = \delta A^*$ the same holds for $A^* B$, and
 # $\delta A \mapsto \delta A^*$ keeps real dimensions.
 # ```
@@ -266,13 +266,13 @@ assert torch.equal(row, torch.cat((one["W_K"], one["W_Q"]), 1).flatten()[None])
 #
 # 1. **Formula.** `count` adds up closed forms, such as that of {prf:ref}`prop-count-r`, from the description of a layer.
 # 2. **Rank.** `measure` draws random weights and enough random sequences, differentiates the outputs in all parameters, and counts singular
-#    values. It bounds the count from above, since sequences that were not drawn can only show more. It knows of no symmetry, and of
-#    nothing that the other ways know.
+#    values. It bounds the count from above, since sequences that were not drawn can only show more. It knows of no symmetry; with the
+#    other ways it shares the code of the layer itself and the scale of the inputs.
 # 3. **{term}`Generators <generator>`.** `generators` writes directions down. Each is tried on the outputs, and then all are tried for
 #    independence: this bounds the count from below. The list of what to write down is that of `count`, and both read off a layer's rotations
 #    and norms by the same code. A symmetry that the formula forgets the generators forget with it, and only the rank can say so.
 # 4. **Exact rank.** `exact_nullity` is a rank without rounding, of what a lemma says that the outputs see: here the products of
-#    {prf:ref}`lem-two-products`. It knows of no symmetry either, and holds given the lemma.
+#    {prf:ref}`lem-two-products`. It knows of no symmetry either, and holds given the lemma, but for a chance of $10^{-5}$.
 #
 # So where the second and the third way meet, the number between them is certain, up to rounding. For the head above, with $E = 8$ and
 # $D = C = 3$, each product loses $3^2 = 9$:
@@ -301,9 +301,9 @@ def as_rows(attention, directions):
 
 
 J = jacobian(head, theta, normal(8, 6, 8, seed=5))  # 8 sequences of 6 tokens
-G = torch.cat([as_rows(head, part) for part in generators(head, theta).values()])
-assert (J @ G.mT).norm() < 1e-12 * J.norm() * G.norm()
-assert rank(G) == len(G) == 18
+null = torch.cat([as_rows(head, part) for part in generators(head, theta).values()])
+assert (J @ null.mT).norm() < 1e-12 * J.norm() * null.norm()
+assert rank(null) == len(null) == 18
 assert rank(J) == head.parameters - 18
 
 # %% [markdown]
@@ -317,7 +317,7 @@ assert len(measured.spectrum) == head.parameters
 assert measured.gap > 1e10 > MIN_GAP == 1e6 and measured.residual < 1e-10
 print("gap above 1e10:", measured.gap > 1e10)
 
-# %% mystnb={"image": {"alt": "Singular values on a logarithmic scale. Seventy-eight descend slowly over about two orders of magnitude; the other eighteen lie at the level of rounding, more than ten orders of magnitude below, with an empty band between."}, "figure": {"caption": "All singular values of the Jacobian of one head with $E = 8$ and $D = C = 3$, as `measure` finds them. Nothing lies between what counts and what is rounding.", "name": "fig-cliff"}}
+# %% mystnb={"image": {"alt": "Singular values on a logarithmic scale. Seventy-eight descend slowly over about two orders of magnitude; the other eighteen lie at the level of rounding, more than ten orders of magnitude below, with an empty band between."}, "figure": {"caption": "The singular values of the Jacobian of one head with $E = 8$ and $D = C = 3$, as `measure` takes them: after the columns of $W_O$ are projected out of the others, which changes no rank. Nothing lies between what counts and what is rounding.", "name": "fig-cliff"}}
 figures.cliff(measured.spectrum, measured.rank)
 
 # %% [markdown]
@@ -334,8 +334,8 @@ def real_nullity(change, *shapes):
     """The real dimension of what a linear map sends to zero."""
     start = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
     blocks = torch.func.jacrev(change, argnums=tuple(range(len(shapes))))(*start)
-    J = torch.cat([block.flatten(-len(shapes[0])) for block in blocks], -1)
-    return J.shape[-1] - rank(J.flatten(0, -2))
+    slopes = torch.cat([block.flatten(-len(shapes[0])) for block in blocks], -1)
+    return slopes.shape[-1] - rank(slopes.flatten(0, -2))
 
 
 def kept(A, B, star=lambda W: W.mT):
@@ -391,8 +391,8 @@ def measured_lost(attention):
 
 def product_lost(attention, seed):
     drawn = attention.random_parameters(seed=seed)
-    J = product_jacobian(drawn["W_Q"][0], drawn["W_K"][0])
-    return J.shape[1] - rank(J)
+    slopes = product_jacobian(drawn["W_Q"][0], drawn["W_K"][0])
+    return slopes.shape[1] - rank(slopes)
 
 
 # %%
@@ -409,7 +409,7 @@ check("product-loss", E4=counts[4][1])
 # %% [markdown]
 # The first line of the grid holds {prf:ref}`ex-inner-product`, which the paper counts in words. Its row in the ledger asks for the count of
 # whole layers, which loses one number in $W_O W_V$ besides, by every way there is. `independent_directions` does for any layer what we did
-# with $G$ above, and `exact_nullity` takes random integers for weights and reckons modulo a prime. `check` compares what each way finds
+# with generators above, and `exact_nullity` takes random integers for weights and reckons modulo a prime. `check` compares what each way finds
 # with the {doc}`ledger <../book/ledger>`, complains if anything differs, and prints the agreement in a line.
 
 # %%
@@ -423,7 +423,7 @@ check(
 )
 
 # %% [markdown]
-# The simplest head of all has $E = D = 1$: two numbers, of which only the product matters. Everything about it can be drawn. We give it a
+# The simplest head of all has $E = D = 1$: two numbers, of which only the product matters. We give it a
 # task, to imitate a head with $W_K W_Q = 1$, and compute its mean squared error over a grid of weights.
 
 # %%
@@ -461,7 +461,7 @@ figures.hyperbolas_and_counts(w, losses.sqrt(), 1.0, counts)
 # %% [markdown]
 # {numref}`fig-hyperbolas` shows on its left what being unidentified looks like to an optimiser: the best weights form a curve, and no data
 # will ever prefer one of its points to another. On its right the count bends at $D = E$. Up to there the product $M$ gains rank with each
-# new row of $W_Q$ and $W_K$. From there on $M$ has all the rank it can have, and all $2E$ numbers of a new pair of rows are {term}`idle`.
+# new row of $W_Q$ and $W_K$. From there on $M$ has all the rank it can have, and each new pair of rows adds $2E$ {term}`idle` directions.
 #
 # ## The foundation
 #
@@ -470,7 +470,7 @@ figures.hyperbolas_and_counts(w, losses.sqrt(), 1.0, counts)
 #
 # A function is *real-analytic* if near each point it is the sum of a power series. Polynomials, $\exp$ and $\tanh$ are, and so is what sums,
 # products, compositions and quotients without a zero below make of them. So the outputs of a layer are real-analytic in $\theta$
-# and $X$ together, on all of $\mathbb{R}^P \times \mathbb{R}^{E \times L}$, when queries and keys are not divided by their norms: scores are
+# and $X$ together, for all values of both, when queries and keys are not divided by their norms: scores are
 # polynomials, or a $\tanh$ of them, and a softmax divides by a sum of exponentials. What we need of such a function is that on a connected
 # open set it is zero everywhere, or only on a closed set of measure zero. (On a line its zeros are isolated unless it is zero throughout;
 # Fubini's theorem goes from there to more variables, one by one.)
@@ -478,22 +478,22 @@ figures.hyperbolas_and_counts(w, losses.sqrt(), 1.0, counts)
 # ```{prf:theorem} One count for almost all weights
 # :label: thm-generic
 #
-# Let $f_\theta(X)$ be real-analytic in $\theta \in \mathbb{R}^P$ and $X \in \mathbb{R}^{E \times L}$ together, for every length $L$, and let $r$
-# be the largest value of $P - \dim N(\theta)$.
+# Let $f_\theta(X)$ be real-analytic in $\theta \in \mathbb{R}^{|\theta|}$ and $X \in \mathbb{R}^{E \times L}$ together, for every length $L$,
+# and let $r$ be the largest value of $|\theta| - \dim \mathcal{N}(\theta)$.
 #
-# 1. $\dim N(\theta) = P - r$ at all $\theta$ but a closed set $Z$ of measure zero.
+# 1. $\dim \mathcal{N}(\theta) = |\theta| - r$ at all $\theta$ but a closed set $Z$ of measure zero.
 # 2. There are $m \le r$ lengths such that, for almost every $\theta$ and almost all inputs $X_1, \dots, X_m$ of these lengths, the null space
-#    of $J$ is $N(\theta)$. At any $\theta$, if the outputs at one further random input do not change along the null space of $J$, then
+#    of $J$ is $\mathcal{N}(\theta)$. At any $\theta$, if the outputs at one further random input do not change along the null space of $J$, then
 #    almost surely those at no input of the same length do.
 # 3. Each $\theta_0 \notin Z$ has a neighbourhood $U$ in which the parameters with the same outputs, $\{\theta \in U : f_\theta = f_{\theta_0}\}$,
-#    are a smooth manifold of dimension $P - r$. Its tangent space at each of its points $\theta$ is $N(\theta)$.
+#    are a smooth manifold of dimension $|\theta| - r$. Its tangent space at each of its points $\theta$ is $\mathcal{N}(\theta)$.
 # ```
 #
 # ```{prf:proof}
-# Let $P - \dim N(\theta^*) = r$. Choose inputs one after another, each of which lowers the nullity of $J$ at $\theta^*$, until the null
-# space is $N(\theta^*)$. There are $m \le r$ of them, $X^*_1, \dots, X^*_m$, and some $r \times r$ minor $g(\theta, X_1, \dots, X_m)$ of $J$ is not zero
-# at $(\theta^*, X^*_1, \dots, X^*_m)$. It is a real-analytic function. Wherever $g \ne 0$, the null space of $J$ has dimension $P - r$ at most;
-# it contains $N(\theta)$, which has dimension $P - r$ at least; so they are equal.
+# Let $|\theta| - \dim \mathcal{N}(\theta^*) = r$. Choose inputs one after another, each of which lowers the nullity of $J$ at $\theta^*$, until the null
+# space is $\mathcal{N}(\theta^*)$. There are $m \le r$ of them, $X^*_1, \dots, X^*_m$, and some $r \times r$ minor $g(\theta, X_1, \dots, X_m)$ of $J$ is not zero
+# at $(\theta^*, X^*_1, \dots, X^*_m)$. It is a real-analytic function. Wherever $g \ne 0$, the null space of $J$ has dimension $|\theta| - r$ at
+# most; it contains $\mathcal{N}(\theta)$, which has dimension $|\theta| - r$ at least; so they are equal.
 #
 # *1.* As a function of $\theta$ alone, at the inputs $X^*$, $g$ is zero on a set of measure zero only, and $Z$ lies in that set. $Z$ is closed,
 # for where a minor of size $r$ is not zero, it is not zero nearby.
@@ -503,8 +503,8 @@ figures.hyperbolas_and_counts(w, losses.sqrt(), 1.0, counts)
 # real-analytic in $X$. If one of them is not zero at some $X$ of a length, it is not zero at almost every $X$ of that length.
 #
 # *3.* Choose inputs at which $J$ has rank $r$ at $\theta_0$, and let $F(\theta) = (f_\theta(X_1), \dots, f_\theta(X_m))$, whose derivative is $J$. Near
-# $\theta_0$ the rank of $J$ stays $r$, and its null space is $N(\theta)$. By the constant rank theorem $\{\theta \in U : F(\theta) = F(\theta_0)\}$
-# is, for a suitable $U$, a connected manifold with tangent spaces $N(\theta)$. Along it the outputs at any other input have derivative zero,
+# $\theta_0$ the rank of $J$ stays $r$, and its null space is $\mathcal{N}(\theta)$. By the constant rank theorem $\{\theta \in U : F(\theta) = F(\theta_0)\}$
+# is, for a suitable $U$, a connected manifold with tangent spaces $\mathcal{N}(\theta)$. Along it the outputs at any other input have derivative zero,
 # and so are constant: it is the set of all $\theta \in U$ with $f_\theta = f_{\theta_0}$.
 # ```
 #
@@ -527,8 +527,9 @@ check(
 
 # %% [markdown]
 # With norms on queries and keys the outputs are real-analytic only where no query and no key is zero. For free inputs and $D, E \ge 2$ such zeros have
-# codimension two or more. What is left without them is connected, and the theorem holds on it by the same proof. (In part 3 look at the
-# inputs that meet no zero along a path in the manifold, which are almost all.) For $D = 1$ the zeros cut the parameters into pieces, and
+# codimension two or more. What is left without them is connected, and the theorem holds on it by the same proof; but the second half of part 2
+# and part 3 ask that every $W_Q$ and $W_K$ has rank two or more. (In part 3 look at the inputs that meet no zero along a path in the manifold,
+# which are almost all.) For $D = 1$ the zeros cut the parameters into pieces, and
 # each piece can have a count of its own. Take $E = 1$ and two heads with $D = C = 1$. A normalised query is the sign of
 # $w_Q x$, so the score of a query at token $x$ with a key at token $y$ is $\epsilon\, \mathrm{sign}(x)\, \mathrm{sign}(y)$ with $\epsilon =
 # \mathrm{sign}(w_Q w_K)$. To first order $w_Q$ and $w_K$ do nothing, and
@@ -668,8 +669,8 @@ assert falls == sorted(falls, reverse=True)
 # ```{admonition} Answer
 # :class: dropdown
 #
-# The head has 24 parameters and loses $2^2 + 2^2$, so 16 are identified. Its outputs $W_O \cdots$ lie in the plane of the columns of $W_O$,
-# and moving that plane counts as well; a sequence of three tokens gives nine equations, so two are needed at the least. It takes three.
+# The head has 24 parameters and loses $2^2 + 2^2$, so 16 are identified, 8 of them in $M$. A sequence of three tokens shows $M$ through three
+# numbers: a difference of two scores at its second token, and two such differences at its third. So it takes three sequences, and three are enough.
 # ```
 
 # %% tags=["hide-cell"]

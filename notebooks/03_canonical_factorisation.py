@@ -91,7 +91,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proof}
 # (of {prf:ref}`prop-dimension-count`) *Dimension.* That the rows of $U$ are orthonormal, $U U^\top = I$, is $D(D + 1)/2$ equations, one for
 # each entry on or above the diagonal. Their derivative at $U$ in the direction $\dot U$ is $\dot U U^\top + U \dot U^\top$. It takes every
-# symmetric value $T$, namely at $\dot U = \frac12 T U$, so the equations are independent, and the matrices $U$ (a Stiefel manifold) have
+# symmetric value $Y$, namely at $\dot U = \frac12 Y U$, so the equations are independent, and the matrices $U$ (a Stiefel manifold) have
 # dimension $DE - D(D+1)/2$. Two of them and $D$ numbers $\sigma$ make the sum.
 #
 # *Injective derivative.* Write $s = \sigma^2$, let dots denote derivatives along a direction tangent to the manifold, and suppose that
@@ -146,22 +146,22 @@ def canonical(W_Q, W_K):
 
 # %% [markdown]
 # It works, and it forms an $E \times E$ matrix of rank $D$ only to take it apart again. Thin QR factorisations avoid that. With
-# $W_Q^\top = Q_Q R_Q$ and $W_K^\top = Q_K R_K$,
+# $W_Q^\top = O_Q Y_Q$ and $W_K^\top = O_K Y_K$, where the columns of $O_Q$ and $O_K$ are orthonormal,
 #
 # $$
-# M = Q_K\, \big( R_K R_Q^\top \big)\, Q_Q^\top ,
+# M = O_K\, \big( Y_K Y_Q^\top \big)\, O_Q^\top ,
 # $$
 #
-# and since $Q_K$ and $Q_Q$ have orthonormal columns, a decomposition $A\, \mathrm{diag}(s)\, B^\top$ of the small $D \times D$ matrix in
-# the middle is all it takes: $U_K = (Q_K A)^\top$ and $U_Q = (Q_Q B)^\top$. The cost falls from order $E^3$ to order $E D^2$.
+# and a decomposition $A\, \mathrm{diag}(s)\, B^\top$ of the small $D \times D$ matrix in the middle is all it takes: $U_K = (O_K A)^\top$
+# and $U_Q = (O_Q B)^\top$. The cost falls from order $E^3$ to order $E D^2$.
 
 
 # %%
 def canonical_thin(W_Q, W_K):
-    Q_Q, R_Q = torch.linalg.qr(W_Q.mT)  # (E, D), (D, D)
-    Q_K, R_K = torch.linalg.qr(W_K.mT)
-    A, s, Bh = torch.linalg.svd(R_K @ R_Q.mT)  # (D, D), (D,), (D, D)
-    return fix_signs(s.sqrt(), Bh @ Q_Q.mT, A.mT @ Q_K.mT)
+    O_Q, Y_Q = torch.linalg.qr(W_Q.mT)  # (E, D), (D, D)
+    O_K, Y_K = torch.linalg.qr(W_K.mT)
+    A, s, Bh = torch.linalg.svd(Y_K @ Y_Q.mT)  # (D, D), (D,), (D, D)
+    return fix_signs(s.sqrt(), Bh @ O_Q.mT, A.mT @ O_K.mT)
 
 
 # %% [markdown]
@@ -192,9 +192,9 @@ print("sigma:", [round(value, 2) for value in sigma.tolist()])
 # %%
 S = normal(D, D, seed=1)
 moved_Q, moved_K = S @ W_Q, torch.linalg.inv(S).mT @ W_K
-K = torch.linalg.qr(W_K.mT @ W_Q).Q[:, :D].mT
+columns = torch.linalg.qr(W_K.mT @ W_Q).Q[:, :D].mT
 away = []
-for pair in ((moved_Q, moved_K), (K @ W_K.mT @ W_Q, K)):
+for pair in ((moved_Q, moved_K), (columns @ W_K.mT @ W_Q, columns)):
     assert min(far(pair, (W_Q, W_K))) > 0.5
     away += far(canonical(*pair), (sigma, U_Q, U_K))
 check("lemma-4.2", named=away)
@@ -202,7 +202,7 @@ check("lemma-4.2", named=away)
 # %% [markdown]
 # *Its {term}`Gram matrices <Gram matrix>`.*
 # $\bar W_Q \bar W_Q^\top = \mathrm{diag}(\sigma)\, U_Q U_Q^\top \mathrm{diag}(\sigma) = \mathrm{diag}(\sigma^2)$, and
-# the same for the keys. Whatever the Gram matrices $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$ were, in {term}`canonical form` they are
+# the same for the keys. Whatever the Gram matrices $P_Q = W_Q W_Q^\top$ and $P_K = W_K W_K^\top$ were, in {term}`canonical form` they are
 # diagonal and equal, as {numref}`fig-canonical` shows.
 
 # %%
@@ -244,8 +244,8 @@ def product(t, D, E):
 
 # %%
 def tangent_product(t, D, E):
-    J_c = torch.func.jacrev(constraints)(t, D, E)
-    tangent = torch.linalg.svd(J_c).Vh[rank(J_c) :].mT  # orthonormal columns
+    slopes = torch.func.jacrev(constraints)(t, D, E)
+    tangent = torch.linalg.svd(slopes).Vh[rank(slopes) :].mT  # orthonormal columns
     return torch.func.jacrev(product)(t, D, E) @ tangent
 
 
@@ -324,10 +324,10 @@ check(
 
 # %%
 def turn(angle):  # rows 2 and 3 of four
-    R = torch.eye(4, dtype=torch.float64)
+    turned = torch.eye(4, dtype=torch.float64)
     c, s = math.cos(angle), math.sin(angle)
-    R[1:3, 1:3] = torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
-    return R
+    turned[1:3, 1:3] = torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
+    return turned
 
 
 def change_of_product(sigma, by_Q, by_K):
@@ -351,12 +351,13 @@ least = {"canonical": [], "direct": []}
 for gap in gaps.tolist():
     values = torch.tensor([4, 1 + gap / 2, 1 - gap / 2, 0.25], dtype=torch.float64)
     sigma = values.sqrt()
-    J = {
+    slopes = {
         "canonical": tangent_product(pack(sigma, U_Q, U_K), D, E),
         "direct": direct_product(*factors(sigma)),
     }
     for name in least:
-        least[name].append(torch.linalg.svdvals(J[name])[2 * D * E - D**2 - 1].item())
+        spectrum = torch.linalg.svdvals(slopes[name])
+        least[name].append(spectrum[2 * D * E - D**2 - 1].item())
 ratio = (least["canonical"][4] / least["canonical"][-1]) / (gaps[4] / gaps[-1])
 assert abs(ratio - 1) < 0.01
 assert max(least["direct"]) / min(least["direct"]) < 1.01
@@ -384,14 +385,14 @@ check("sec-4.3", wide=wide)
 # %% [markdown]
 # ## What it means
 #
-# Two heads compute the same scores exactly when their triples agree, signs and repeated values aside. So the triple is what an experiment
+# Two heads compute the same scores exactly when their triples agree, signs and repeated or vanishing values aside. So the triple is what an experiment
 # could find out about the query and key weights: $D$ strengths $\sigma_d^2$, and for each strength a direction of tokens that ask ($v_d$)
 # and a direction of tokens that are asked ($u_d$). The word "identified" has a concrete meaning here: these are the identified parameters,
 # in a shape that one can look at. Signs and order do not enter the count, as they leave only finitely many choices.
 #
-# The form has one more use. It is the pair with *{term}`balanced`* Gram matrices, $P = K$. Training by {term}`gradient flow` keeps $P - K$
-# as it was at the start, which is the subject of Part II, and {term}`rebalancing` a head there means to bring it into this form, up to a
-# common rotation.
+# The form has one more use. Its Gram matrices are *{term}`balanced`*, $P_Q = P_K$. Training by {term}`gradient flow` keeps
+# $P_Q - P_K$ as it was at the start, which is the subject of Part II, and {term}`rebalancing` a head there means to bring it into this form,
+# up to a common rotation.
 #
 # ```{prf:remark} Departure from the paper
 # :label: rem-canonical-shape
@@ -444,20 +445,20 @@ assert relative_change(torch.linalg.inv(S).mT @ W_K, bar_K) < 1e-12
 # :class: dropdown
 #
 # $\|W_Q\|^2 + \|W_K\|^2 \ge 2 \|W_Q\| \|W_K\| \ge 2 \sum_d s_d$: the second step holds since $\sum_d s_d = \mathrm{tr}(U_K W_K^\top W_Q
-# U_Q^\top) \le \|W_K U_K^\top\| \|W_Q U_Q^\top\|$. The canonical pair has $2 \sum_d \sigma_d^2 = 2 \sum_d s_d$. Any common rotation $(R
-# \bar W_Q, R \bar W_K)$ with orthogonal $R$ does as well. There are no others: equality throughout forces $W_Q = T U_Q$ and $W_K = T U_K$
-# with the same $T$, and $T^\top T = \mathrm{diag}(\sigma)^2$ makes $T = R\, \mathrm{diag}(\sigma)$.
+# U_Q^\top) \le \|W_K U_K^\top\| \|W_Q U_Q^\top\| \le \|W_K\| \|W_Q\|$, rows being orthonormal. The canonical pair has $2 \sum_d \sigma_d^2 =
+# 2 \sum_d s_d$. So has $(O \bar W_Q, O \bar W_K)$ with any orthogonal $O$. There are no others: equality throughout forces $W_Q = A U_Q$ and
+# $W_K = A U_K$ with the same $A$, and $A^\top A = \mathrm{diag}(\sigma)^2$ makes $A = O\, \mathrm{diag}(\sigma)$.
 # ```
 
 # %% tags=["hide-cell"]
-size = lambda Q, K: (Q.square().sum() + K.square().sum()).item()
+size = lambda *pair: sum(W.square().sum().item() for W in pair)
 least_size = 2 * (sigma**2).sum().item()
 assert abs(size(bar_Q, bar_K) - least_size) < 1e-12
 for seed in range(50):
     S = normal(D, D, seed=seed)
-    R = torch.linalg.qr(S).Q
+    common = torch.linalg.qr(S).Q
     assert size(S @ bar_Q, torch.linalg.inv(S).mT @ bar_K) > least_size + 1e-6
-    assert abs(size(R @ bar_Q, R @ bar_K) - least_size) < 1e-12
+    assert abs(size(common @ bar_Q, common @ bar_K) - least_size) < 1e-12
 
 # %% [markdown]
 # **3.** Let one singular value of $M$ be zero, so that $\sigma_D = 0$. How far is the triple unique now?

@@ -43,7 +43,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # The usual layer keeps its size whatever $H$ is, by cutting the heads narrower: $D = C = E/H$. It has $4E^2$ weights with one head and with
 # twelve. Does it matter for identification into how many pieces they are cut? We know what one head loses, but not yet whether heads that
-# stand side by side lose more: two heads share one output, and it is not obvious that the outputs can tell who said what.
+# stand side by side lose more: two heads share one output, and it is not obvious that it tells them apart.
 
 # %% [markdown]
 # ## The claim
@@ -73,7 +73,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```
 #
 # Both statements concern a single product. What makes them add up over heads is the next lemma. It is stated with a vector $c_h$ for each head
-# and one vector $\beta$, which are zero in this chapter; they are what {doc}`biases <06_biases>` will bring.
+# and one vector $b$, which are zero in this chapter; they are what {doc}`biases <06_biases>` will bring.
 #
 # ```{prf:lemma} What the outputs see
 # :label: lem-heads-apart
@@ -81,13 +81,13 @@ elif os.path.isdir("../../../notebooks/results"):
 # Under a causal mask or none, let a layer of $H$ heads put out
 #
 # $$
-# f(X) = \sum_{h=1}^{H} N_h\, X\, \mathrm{softmax}\big( X^\top (M_h X + c_h \mathbf{1}^\top) \big) + \beta \mathbf{1}^\top ,
+# f(X) = \sum_{h=1}^{H} N_h\, X\, \mathrm{softmax}\big( X^\top (M_h X + c_h \mathbf{1}^\top) \big) + b \mathbf{1}^\top ,
 # $$ (eq-layer-seen)
 #
 # with $N_h \ne 0$ for every head, and $(M_h, c_h) \ne (M_g, c_g)$ for any two.
 #
-# 1. *To first order:* a direction is unidentified exactly when it keeps, to first order, all $M_h$, $c_h$, $N_h$, and $\beta$.
-# 2. *Finitely:* another layer of this kind with the same outputs has as many heads, the same $\beta$, and the same $(M_h, c_h, N_h)$ up to their
+# 1. *To first order:* a direction is unidentified exactly when it keeps, to first order, all $M_h$, $c_h$, $N_h$, and $b$.
+# 2. *Finitely:* another layer of this kind with the same outputs has as many heads, the same $b$, and the same $(M_h, c_h, N_h)$ up to their
 #    order.
 # 3. If $M_h \ne 0$ for every head and $M_h \ne \pm M_g$ for any two, sequences of one and two tokens are enough for *1*.
 # ```
@@ -116,14 +116,14 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proof}
 # (of {prf:ref}`lem-heads-apart`)
 # *1.* The outputs depend on the quantities named, so keeping these keeps the outputs. Conversely take an unidentified direction and let dots
-# denote derivatives along it. A sequence of one token $y$ has output $\sum_h N_h\, y + \beta$. Hence $\sum_h \dot N_h = 0$ and $\dot\beta = 0$.
+# denote derivatives along it. A sequence of one token $y$ has output $\sum_h N_h\, y + b$. Hence $\sum_h \dot N_h = 0$ and $\dot b = 0$.
 # Now take the token $y$, $n$ times, and then $x = y + u$. The output at $x$ is
 #
 # $$
-# \sum_h N_h \big( y + p_h\, u \big) + \beta, \qquad p_h = \frac{q_h}{q_h + n}, \qquad q_h = e^{s_h}, \qquad s_h = u^\top (M_h\, x + c_h) .
+# \sum_h N_h \big( y + p_h\, u \big) + b, \qquad p_h = \frac{q_h}{q_h + n}, \qquad q_h = e^{s_h}, \qquad s_h = u^\top (M_h\, x + c_h) .
 # $$ (eq-shares)
 #
-# Its derivative vanishes, and $\sum_h \dot N_h\, y + \dot\beta = 0$, so
+# Its derivative vanishes, and $\sum_h \dot N_h\, y + \dot b = 0$, so
 #
 # $$
 # \sum_h \Big( \frac{q_h}{q_h + n}\; \dot N_h u \;+\; \frac{n\, q_h}{(q_h + n)^2}\; \dot s_h\, N_h u \Big) = 0 \qquad \text{for } n = 1, 2, 3, \dots
@@ -135,28 +135,28 @@ elif os.path.isdir("../../../notebooks/results"):
 # so $\dot s_g = 0$; and then the simple one, $\dot N_g u = 0$. By continuity both hold for all $u$ and $x$: $\dot N_g = 0$, and from
 # $u^\top (\dot M_g x + \dot c_g) = 0$ first $\dot c_g = 0$, with $x = 0$, and then $\dot M_g = 0$.
 #
-# *2.* By {eq}`eq-shares` two layers with the same outputs have the same $\sum_h N_h$ and $\beta$, from one token, and then the same
+# *2.* By {eq}`eq-shares` two layers with the same outputs have the same $\sum_h N_h$ and $b$, from one token, and then the same
 # $\sum_h \frac{q_h}{q_h + n} N_h u$ for all $n$. Choose $u$ and $x$ as before, now for all heads of both layers at once: $s_h$ and $s'_k$ are
 # equal only where $(M_h, c_h) = (M'_k, c'_k)$. A rational function has one set of poles and one residue at each. So every
 # head of one layer has a head of the other with the same $M$ and $c$, and only one, and $N_h u = N'_k u$ for almost all $u$.
 #
-# *3.* Now $n = 1$. Keep $u$ and replace $x$ by $t x$ with a number $t$, so $y$ by $t x - u$. Then $s_h = a_h t + b_h$ with
-# $a_h = u^\top M_h x$ and $b_h = u^\top c_h$, and {eq}`eq-repeats` reads, with $\sigma(z) = 1/(1 + e^{-z})$,
+# *3.* Now $n = 1$. Keep $u$ and replace $x$ by $t x$ with a number $t$, so $y$ by $t x - u$. Then $s_h = a_h t + d_h$ with
+# $a_h = u^\top M_h x$ and $d_h = u^\top c_h$, and {eq}`eq-repeats` reads, with $\sigma(z) = 1/(1 + e^{-z})$,
 #
 # $$
-# \sum_h \Big( \sigma(s_h)\; \dot N_h u \;+\; \sigma'(s_h)\; (\dot a_h t + \dot b_h)\, N_h u \Big) = 0
+# \sum_h \Big( \sigma(s_h)\; \dot N_h u \;+\; \sigma'(s_h)\; (\dot a_h t + \dot d_h)\, N_h u \Big) = 0
 # \qquad \text{for all real } t, \text{ and so for complex } t \text{ off the poles.}
 # $$ (eq-sigmoids)
 #
 # Choose $u$ and $x$ so that the numbers $|a_h|$ are distinct and not zero, and no $N_h u$ is. The poles of head $h$ have $|\mathrm{Im}\, t| =
-# (2k + 1) \pi / |a_h|$ with $k = 0, 1, \dots$ So the head $g$ with the largest $|a_g|$ has one alone, at $t_0 = (i\pi - b_g)/a_g$. The double
-# pole there must vanish, $(\dot a_g t_0 + \dot b_g) N_g u = 0$. As $t_0$ is not real and $\dot a_g$, $\dot b_g$ are, both are zero; then so is
+# (2k + 1) \pi / |a_h|$ with $k = 0, 1, \dots$ So the head $g$ with the largest $|a_g|$ has one alone, at $t_0 = (i\pi - d_g)/a_g$. The double
+# pole there must vanish, $(\dot a_g t_0 + \dot d_g) N_g u = 0$. As $t_0$ is not real and $\dot a_g$, $\dot d_g$ are, both are zero; then so is
 # $\dot N_g u$. Strike out head $g$ and go on with the largest $|a_h|$ that is left, until none is.
 # ```
 #
 # ```{prf:proof}
 # (of {prf:ref}`prop-share` and {prf:ref}`cor-whole-layer`)
-# Generic weights meet the hypotheses of {prf:ref}`lem-heads-apart` (1), with $c_h = \beta = 0$, and head $h$ has weights of its own. So the null space is the direct
+# Generic weights meet the hypotheses of {prf:ref}`lem-heads-apart` (1), with $c_h = b = 0$, and head $h$ has weights of its own. So the null space is the direct
 # sum of the null spaces of the $2H$ products, of dimension $D^2$ each by {prf:ref}`cor-share`, or $C^2$ by {prf:ref}`lem-value-output`.
 # With $D = C = E/H$ either sum is $H (E/H)^2 = E^2/H$, out of $2E^2$ weights.
 # ```
@@ -172,14 +172,14 @@ elif os.path.isdir("../../../notebooks/results"):
 # :label: rem-05-svd
 #
 # For Lemma 4.6 the paper writes down directions built from singular value decompositions. As printed these have no minus sign, one has its
-# factors in the wrong order, and $W_V$ is decomposed with the factors of $W_O$. With $W_O = U_O \Sigma_O V_O^\top$ and $W_V = U_V \Sigma_V
+# factors in the wrong order, and both decompositions have a factor of the wrong matrix. With $W_O = U_O \Sigma_O V_O^\top$ and $W_V = U_V \Sigma_V
 # V_V^\top$ they should read
 #
 # $$
-# \delta W_O = -\,U_O\, S\, \Sigma_V^{-1} U_V^\top, \qquad \delta W_V = V_O\, \Sigma_O^{-1} S\, V_V^\top ,
+# \delta W_O = -\,U_O\, A\, \Sigma_V^{-1} U_V^\top, \qquad \delta W_V = V_O\, \Sigma_O^{-1} A\, V_V^\top ,
 # $$
 #
-# which are the directions of the lemma with $T = V_O \Sigma_O^{-1} S\, \Sigma_V^{-1} U_V^\top$.
+# for any $A \in \mathbb{R}^{C \times C}$, which are the directions of the lemma with $T = V_O \Sigma_O^{-1} A\, \Sigma_V^{-1} U_V^\top$.
 # ```
 #
 # ```{prf:remark} Departure from the paper
@@ -187,13 +187,14 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # The paper multiplies the count of one head by $H$. That gives unidentified directions, but not yet all of them: {prf:ref}`lem-heads-apart`
 # is our addition, with biases and for finite changes as well. {cite:t}`henry2026` studies the same question, which weights give the same
-# function, for layers of many heads.
+# function, for layers of many heads; {cite:t}`tran2025` determine the largest group that acts on such a layer, and its dimension is the
+# $H D^2 + H C^2$ of {prf:ref}`cor-whole-layer`.
 # ```
 
 # %% [markdown]
 # ## The same symbols in code
 #
-# First the fractions, exactly. Twelve heads and ninety-six are added to the paper's examples.
+# First the fractions, exactly. The paper's examples are six heads and eight.
 
 # %%
 from fractions import Fraction
@@ -246,9 +247,9 @@ assert relative_change(from_products(M, N, x), y) < 1e-12
 # the outputs are the same.
 
 # %%
-S, T = normal(3, 4, 4, seed=2), normal(3, 4, 4, seed=3)  # one of each for every head
+S, S_values = normal(2, 3, 4, 4, seed=2)  # one of each for every head
 W_Q, W_K = act_query_key(S, theta["W_Q"], theta["W_K"])
-W_V, W_O = act_value_output(T, theta["W_V"], theta["W_O"])  # (T W_V, W_O T^{-1})
+W_V, W_O = act_value_output(S_values, theta["W_V"], theta["W_O"])
 moved = {"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": W_O}
 assert all(relative_change(moved[name], theta[name]) > 0.5 for name in theta)
 check("lemma-4.6", outputs=relative_change(forward(layer, moved, x), y))
@@ -261,41 +262,41 @@ check("lemma-4.6", outputs=relative_change(forward(layer, moved, x), y))
 
 
 # %%
-def derivative(O, V, dO, dV):
-    return dO @ V + O @ dV
+def derivative(dO, dV):
+    return dO @ W_V + W_O @ dV
 
 
-O, V = theta["W_O"][0], theta["W_V"][0]  # one head
-blocks = torch.func.jacrev(lambda O, V: O @ V, argnums=(0, 1))(O, V)
-J = torch.cat([part.flatten(2).flatten(0, 1) for part in blocks], 1)  # (E E, 2 C E)
+W_O, W_V = theta["W_O"][0], theta["W_V"][0]  # one head
+blocks = torch.func.jacrev(torch.matmul, argnums=(0, 1))(W_O, W_V)
+slopes = torch.cat([part.flatten(2).flatten(0, 1) for part in blocks], 1)
 units = torch.eye(16, dtype=torch.float64).view(16, 4, 4)  # a basis of all T
-dO, dV = -O @ units, units @ V
+dO, dV = -W_O @ units, units @ W_V
 check(
     "lemma-4.6",
-    product=J.shape[1] - rank(J),
+    product=slopes.shape[1] - rank(slopes),
     directions=rank(torch.cat((dO.flatten(1), dV.flatten(1)), 1)),
-    derivative=derivative(O, V, dO, dV).abs().max(),
+    derivative=derivative(dO, dV).abs().max(),
 )
 
 # %% [markdown]
-# The construction from singular values, corrected ({prf:ref}`rem-05-svd`), with a random $S$: zero to rounding, and equal to the direction
-# with the $T$ given there. As printed in the paper, even with the right decomposition of $W_V$, the derivative is far from zero; mending the sign
+# The construction from singular values, corrected ({prf:ref}`rem-05-svd`), with a random $A$: zero to rounding, and equal to the direction
+# with the $T$ given there. As printed in the paper, even with the right decompositions, the derivative is far from zero; mending the sign
 # alone is not enough, nor is mending the order alone.
 
 # %%
 (U_O, s_O, V_Oh), (U_V, s_V, V_Vh) = (
-    torch.linalg.svd(W, full_matrices=False) for W in (O, V)
+    torch.linalg.svd(W, full_matrices=False) for W in (W_O, W_V)
 )
-V_O, any_S = V_Oh.mT, normal(4, 4, seed=4)
-svd_O, svd_V = -U_O @ any_S / s_V @ U_V.mT, V_O / s_O @ any_S @ V_Vh
-any_T = V_O / s_O @ any_S / s_V @ U_V.mT
-assert relative_change(svd_O, -O @ any_T) < 1e-12 > relative_change(svd_V, any_T @ V)
-wrong_order = V_O @ any_S / s_O @ V_Vh
+V_O, A = V_Oh.mT, normal(4, 4, seed=4)
+svd_O, svd_V = -U_O @ A / s_V @ U_V.mT, V_O / s_O @ A @ V_Vh
+T = V_O / s_O @ A / s_V @ U_V.mT
+assert relative_change(svd_O, -W_O @ T) < 1e-12 > relative_change(svd_V, T @ W_V)
+wrong_order = V_O @ A / s_O @ V_Vh
 printed = ((-svd_O, wrong_order), (svd_O, wrong_order), (-svd_O, svd_V))
 check(
     "lemma-4.6",
-    mended=derivative(O, V, svd_O, svd_V).norm() / any_S.norm(),
-    printed=[float(derivative(O, V, *d).norm() / any_S.norm()) for d in printed],
+    mended=derivative(svd_O, svd_V).norm() / A.norm(),
+    printed=[float(derivative(*d).norm() / A.norm()) for d in printed],
 )
 
 # %% [markdown]
@@ -426,7 +427,7 @@ check("lemma-4.6", shares=[abs(s - float(share(H))) for H, s in measured.items()
 # + \frac{1}{1 + e n} \begin{pmatrix} 1 \\ -1 \\ 0 \end{pmatrix} ,
 # $$
 #
-# with the poles $-1$ and $-1/e$, one for each head. In the code the derivatives are integers, and so is the rank.
+# with the poles $-1$ and $-1/e$, one for each head. In the code the derivatives of the products are integers, and their rank is exact.
 
 # %%
 hand = {
@@ -449,8 +450,8 @@ for name, product in zip(("M_1", "M_2", "N_1", "N_2"), hand_products(hand)):
     print(name, product.long().tolist())
 
 # %% [markdown]
-# The other way round, from outputs alone. The first entry of both fractions together, $f$, satisfies $(n^2 + \alpha n + \gamma)\, f = A n + B$, with the
-# poles where $n^2 + \alpha n + \gamma$ vanishes. So a few lengths $n$ give $\alpha$ and $\gamma$, these the poles, and the poles all of
+# The other way round, from outputs alone. The first entry of both fractions together, $f$, satisfies $(n^2 + a n + c)\, f = a' n + c'$, with the
+# poles where $n^2 + a n + c$ vanishes. So a few lengths $n$ give $a$ and $c$, these the poles, and the poles all of
 # $N_1 u$ and $N_2 u$. (`forward` divides scores by $\sqrt D$, so $W_Q$ is multiplied by it.)
 
 # %%
@@ -461,17 +462,17 @@ alone = forward(small, weights, e_2[None])[-1]
 heard = torch.stack([forward(small, weights, s)[-1] - alone for s in said])  # (6, E)
 f, n = heard[:, 0], torch.arange(1, 7, dtype=torch.float64)
 system = torch.stack((n * f, f, -n, -torch.ones(6)), 1)
-alpha, gamma = torch.linalg.lstsq(system, -(n**2) * f).solution[:2].tolist()
-q = -torch.tensor(np.sort(np.roots([1, alpha, gamma])))  # of heads 1 and 2
-Nu = torch.linalg.lstsq(q / (q + n[:, None]), heard).solution
+a, c = torch.linalg.lstsq(system, -(n**2) * f).solution[:2].tolist()
+odds = -torch.tensor(np.sort(np.roots([1, a, c])))  # q_1 and q_2
+Nu = torch.linalg.lstsq(odds / (odds + n[:, None]), heard).solution
 by_pencil = torch.tensor(np.array([[1, 1, 0, -1], [np.exp(-1), 1, -1, 0]]))
-check("sec-4.5", read_off=relative_change(torch.cat((q[:, None], Nu), 1), by_pencil))
+check("sec-4.5", read_off=relative_change(torch.cat((odds[:, None], Nu), 1), by_pencil))
 
 # %% [markdown]
 # ## What it costs
 #
-# Not for nothing. Each $M_h$ is a product of an $E \times D$ and a $D \times E$ matrix, so its rank is at most $D = E/H$. A rank-$E$ score
-# matrix is out of reach as soon as $H > 1$. How far out? By the theorem of Eckart and Young the best approximation of a target $M$ with
+# Each $M_h$ is a product of an $E \times D$ and a $D \times E$ matrix, so its rank is at most $D = E/H$. A score product
+# of rank $E$ is out of reach as soon as $H > 1$. How far out? By the theorem of Eckart and Young the best approximation of a target $M$ with
 # singular values $s_1 \ge s_2 \ge \dots$ by a matrix of rank $D$ keeps the first $D$ of them, and its relative error is
 #
 # $$
@@ -502,7 +503,7 @@ errors = {name: best_errors(M, [E // H for H in heads]) for name, M in targets.i
 # \varepsilon^2 = 2 \cdot \text{share} - 1 .
 # $$
 #
-# For this target the share is bought with error: a point of share costs two of squared error. A matrix of independent normal entries is a little easier, and a spectrum
+# For this target a point of share costs two of squared error. A matrix of independent normal entries is a little easier, and a spectrum
 # that falls off is easier still. We check all of this, and that weights of width $D$ read off the truncated decomposition do attain
 # $\varepsilon_D$.
 
@@ -523,7 +524,7 @@ print("relative error with 8 heads:", *at_eight.values())
 figures.share_and_error(measured, heads, errors)
 
 # %% [markdown]
-# {numref}`fig-share-and-error` shows both sides of the bargain over the same axis. {numref}`fig-stripe` shows what the right side means.
+# {numref}`fig-share-and-error` shows share and error over the same axis, {numref}`fig-stripe` what such an error means.
 # The target there makes token $i$ look for token $i + 1$: a narrow stripe beside the diagonal of a $24 \times 24$ score product.
 
 # %%
@@ -553,7 +554,7 @@ figures.stripes(views)
 # $$
 #
 # and such a product loses $(2C)^2$ numbers where two separate ones lose $2C^2$. So $2C^2 = 32$ directions should appear with $C = 4$. The
-# query and key weights gain none: moving $M_1$ alone still pulls the two apart.
+# query and key weights gain none: $N_1 u$ and $N_2 u$ are independent, and tell $\dot M_1$ from $\dot M_2$.
 
 # %%
 theta, C = layer.random_parameters(seed=9), layer.C
@@ -608,7 +609,7 @@ print("D = 3, E = 6, and 1, 2, 4 heads:", shares)
 # %% [markdown]
 # ## What it means
 #
-# Splitting a layer into heads is usually explained by what the heads attend to. Here it appears as bookkeeping: every product of two
+# Splitting a layer into heads is usually explained by what the heads attend to. Here every product of two
 # matrices through a space of width $D$ pays $D^2$ for the freedom to choose a basis there, and $H$ small squares cost less than one large
 # one. The weights of a one-head layer describe half as many numbers as there are weights; those of a twelve-head layer, 23 of 24.
 #
@@ -623,50 +624,54 @@ print("D = 3, E = 6, and 1, 2, 4 heads:", shares)
 # $B \in \mathbb{F}^{d \times b}$ loses
 #
 # $$
-# \ell(d, a, b) = d(a + b) - (qa + pb - pq), \qquad p = \min(d, a), \quad q = \min(d, b) ,
+# \mathrm{lost}(d, a, b) = d(a + b) - (qa + pb - pq), \qquad p = \min(d, a), \quad q = \min(d, b) ,
 # $$ (eq-product-loses)
 #
 # which is $d^2$ where $d$ is the smallest of the three.
 #
 # | Layer | Products seen | $(d, a, b)$ | Unidentified |
 # |---|---|---|---|
-# | $H$ heads, this chapter | $M_h = (W_K^h)^\top W_Q^h$ | $(D, E, E)$ | $H\, \ell = H D^2$ if $D \le E$ |
-# | | $N_h = W_O^h W_V^h$ | $(C, E, E)$ | $H\, \ell = H C^2$ if $C \le E$ |
-# | biases, {doc}`06_biases` | $(M_h \; c_h) = (W_K^h)^\top (W_Q^h \; b_Q^h)$ | $(D, E, E + 1)$ | $H\, \ell = H D^2$ if $D \le E$ |
+# | $H$ heads, this chapter | $M_h = (W_K^h)^\top W_Q^h$ | $(D, E, E)$ | $H\, \mathrm{lost} = H D^2$ if $D \le E$ |
+# | | $N_h = W_O^h W_V^h$ | $(C, E, E)$ | $H\, \mathrm{lost} = H C^2$ if $C \le E$ |
+# | biases, {doc}`06_biases` | $(M_h \; c_h) = (W_K^h)^\top (W_Q^h \; b_Q^h)$ | $(D, E, E + 1)$ | $H\, \mathrm{lost} = H D^2$ if $D \le E$ |
 # | | $\sum_h W_O^h b_V^h + b_O$; nothing of $b_K$ | | $HD + HC$ |
-# | {term}`centred inputs`, {doc}`06_biases` | $M_h$ and $N_h$ on the $E - 1$ dimensions met | $(D, E - 1, E - 1)$, $(C, E - 1, E)$ | $\sum \ell + H(2D + C)$ |
+# | {term}`centred inputs`, {doc}`06_biases` | $M_h$ and $N_h$ on the $E - 1$ dimensions met | $(D, E - 1, E - 1)$, $(C, E - 1, E)$ | $\sum \mathrm{lost} + H(2D + C)$ |
 # | wide heads, {doc}`07_wider_heads` | $M_h$, $N_h$ | $(D, E, E)$, $(C, E, E)$ | $H (2DE - E^2)$, $H (2CE - E^2)$ if $D, C \ge E$ |
-# | rotary, {doc}`08_rotary_positions` | for each frequency, of $m$ planes, a complex product | $(m, E, E)$ | $2 H \ell$; $HD$ for $D/2$ frequencies |
-# | groups, {doc}`09_grouped_queries` | $W_K^\top (W_Q^1 \cdots W_Q^J)$; the $W_O^j W_V$, stacked | $(D, E, JE)$, $(C, JE, E)$ | $G D^2$, $G C^2$ if $D, C \le E$ |
+# | rotary, {doc}`08_rotary_positions` | for each frequency, of $m$ planes, a complex product | $(m, E, E)$ | $2 H\, \mathrm{lost}$; $HD$ for $D/2$ frequencies |
+# | groups, {doc}`09_grouped_queries` | $W_K^\top (W_Q^1 \cdots W_Q^n)$ with $n = H/G$; the $W_O^j W_V$, stacked | $(D, E, nE)$, $(C, nE, E)$ | $G D^2$, $G C^2$ if $D, C \le E$ |
 #
 # Each line needs $N_h \ne 0$, and $M_h$ that differ (with pairs of tokens alone, that also differ from each other's opposites); with biases the $(M_h, c_h)$ must. The line
-# of $HD + HC$ needs that nothing turns or sees a common shift of scores, and that attention sums to one; rotary heads need sequences of every length; $J$ is $H/G$.
+# of $HD + HC$ needs plain softmax and no rotation; rotary heads need sequences of every length.
 #
-# A layer that is several of these at once has the products of all: rotary groups, for example, have $(m, E, JE)$. We run a line of each.
+# A layer that is several of these at once has the products of all: rotary groups, for example, have $(m, E, nE)$. We run a line of each.
 
 
 # %%
-def loss(d, a, b):
+def product_loss(d, a, b):
     p, q = min(d, a), min(d, b)
     return d * (a + b) - (q * a + p * b - p * q)
 
 
+# %%
 lines = {
-    "heads": (Attention(4, 2), 4 * loss(2, 4, 4)),
+    "heads": (Attention(4, 2), 4 * product_loss(2, 4, 4)),
     "biases": (
         Attention(4, 2, bias="qkvo"),
-        2 * loss(2, 4, 5) + 2 * loss(2, 4, 4) + 2 * (2 + 2),
+        2 * product_loss(2, 4, 5) + 2 * product_loss(2, 4, 4) + 2 * (2 + 2),
     ),
     "centred": (
         Attention(4, 2, inputs="centred"),
-        2 * loss(2, 3, 3) + 2 * loss(2, 3, 4) + 2 * (2 * 2 + 2),
+        2 * product_loss(2, 3, 3) + 2 * product_loss(2, 3, 4) + 2 * (2 * 2 + 2),
     ),
-    "wide": (Attention(3, 2, head_dim=5), 4 * loss(5, 3, 3)),
+    "wide": (Attention(3, 2, head_dim=5), 4 * product_loss(5, 3, 3)),
     "rotary": (
         Attention(4, 1, head_dim=4, value_dim=1, rotary=(0.7, 1.9)),
-        2 * 2 * loss(1, 4, 4) + loss(1, 4, 4),
+        2 * 2 * product_loss(1, 4, 4) + product_loss(1, 4, 4),
     ),
-    "groups": (Attention(4, 4, 2, head_dim=2), 2 * loss(2, 4, 8) + 2 * loss(2, 8, 4)),
+    "groups": (
+        Attention(4, 4, 2, head_dim=2),
+        2 * product_loss(2, 4, 8) + 2 * product_loss(2, 8, 4),
+    ),
 }
 check("sec-4.5", table={name: formula for name, (_, formula) in lines.items()})
 check("sec-4.5", ranks={name: measure(a).nullity for name, (a, _) in lines.items()})
@@ -695,8 +700,8 @@ assert (H, 768 // H, share(H)) == (64, 12, Fraction(127, 128))
 #
 # With two tokens $\sigma(-z) = 1 - \sigma(z)$, and $\sigma'$ is even. The poles tell us that $\dot N_1 - \dot N_2 = 0$, and with the other heads
 # gone $\sum_h \dot N_h = 0$ says $\dot N_1 + \dot N_2 = 0$; so both vanish. For the scores, what is left is $\dot a_1 N_1 u + \dot a_2 N_2 u
-# = 0$. If $N_1 u$ and $N_2 u$ are linearly independent for almost all $u$, nothing is missed. If $N_2 = N_1$, every $\dot M_2 = -\dot M_1$
-# is: $D(2E - D)$ directions, since $M_1$ and $-M_1$ can move alike. Longer
+# = 0$. If $N_1 u$ and $N_2 u$ are linearly independent for almost all $u$, nothing is missed. At the other extreme, $N_2 = N_1$, every $\dot M_2 =
+# -\dot M_1$ is: $D(2E - D)$ directions, since $M_1$ and $-M_1$ can move alike. Longer
 # sequences bring them back, by part 1; three tokens are enough here.
 # ```
 
@@ -726,8 +731,9 @@ assert missed == [0, 0, two.D * (2 * two.E - two.D), 0]
 #
 # The $k$ heads act as one with values of width $kC$. For $kC \le E$ it loses $(kC)^2$, so $k(k-1)\,C^2$ directions appear. For $kC \ge E$
 # their sum can be any matrix, $2kCE - E^2$ are lost, and $2kCE - E^2 - kC^2$ appear (with $C \le E$). With $k = H$ and $C = E/H$ both say that
-# the value-output part loses $E^2$, as a single head would: for the values the advantage of many heads is gone entirely. It is the different
-# attention of the heads that keeps their values apart.
+# the value-output part loses $E^2$, as a single head would: for the values the advantage of many heads is gone entirely. Queries and keys
+# gain as well if $k > E(E + 1)/2$: of the $kE$ numbers $\dot M_h x$ the outputs at a token $x$ show $\sum_h (u^\top \dot M_h x)\, N_h u$ only,
+# whose entries are quadratic in $u$: $E^2 (E + 1)/2$ numbers.
 # ```
 
 # %% tags=["hide-cell"]
@@ -735,13 +741,15 @@ for E, H, C, ks in (
     (8, 4, 2, (1, 2, 3, 4)),
     (4, 4, 2, (2, 3, 4)),
     (5, 3, 4, (1, 2, 3)),
+    (2, 4, 2, (3, 4)),
 ):
     group = Attention(E, H, head_dim=2, value_dim=C)
     heads_alone = group.random_parameters(seed=12)
     for k in ks:
         appear = k * (k - 1) * C**2 if k * C <= E else 2 * k * C * E - E**2 - k * C**2
         found = lost(group, tied(heads_alone, QK, k))
-        assert found == [H * 2**2, H * C**2 + appear]
+        queries = 2 * max(0, k * E - E**2 * (E + 1) // 2)  # D = 2 times what is unseen
+        assert found == [H * 2**2 + queries, H * C**2 + appear]
 
 # %% [markdown]
 # **Next:** real layers often have biases. {doc}`Chapter 6 <06_biases>` lets the change of basis act on them, and finds biases that nothing

@@ -28,8 +28,8 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # Biases
 #
-# *Assumed: {doc}`02_query_key_invariance`, {prf:ref}`lem-heads-apart`, and softmax as the only thing between scores and attention weights until
-# we say otherwise.*
+# *Assumed: {doc}`02_query_key_invariance`, {prf:ref}`lem-heads-apart`. Until we say otherwise each head has its own keys and values ($G = H$), and
+# softmax takes the scores as they are, under a causal mask or none: no rotation, no cap, no norm, no sink.*
 #
 # *In the ledger:* {ref}`section 4.6 <ledger-sec-4-6>`, {ref}`Fact 4.7 <ledger-fact-4-7>`, {ref}`section 4.7.2 <ledger-sec-4-7-2>`,
 # {ref}`centred inputs <ledger-layer-norm>`.
@@ -44,8 +44,8 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # in each head, where $\mathbf{1} \in \mathbb{R}^L$ is a vector of ones, and one output bias $b_O \in \mathbb{R}^E$ for the layer. In the
 # usual case $D = C = E/H$ that makes $4E$ numbers beside $4E^2$ weights. Two things have to be settled. Does the change of basis of
-# {prf:ref}`lem-invariance` survive? And how many of the $4E$ numbers can the outputs reveal? A third question comes with the first two, since it is
-# about constants as well: inputs that have passed a layer normalisation have mean zero, and what does the layer then not see?
+# {prf:ref}`lem-invariance` survive? And how many of the $4E$ numbers can the outputs reveal? A third question is about constants as well: what does
+# the layer not see of inputs of mean zero, which a layer normalisation without gain and bias puts out?
 
 # %% [markdown]
 # ## The claim
@@ -71,12 +71,13 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:lemma} The key bias is idle (paper: Fact 4.7 and section 4.7.1)
 # :label: lem-key-bias
 #
-# For every $u \in \mathbb{R}^n$ and $\delta \in \mathbb{R}$, $\mathrm{softmax}(u + \delta \mathbf{1}) = \mathrm{softmax}(u)$. Hence
+# For every $u \in \mathbb{R}^n$ and $t \in \mathbb{R}$, $\mathrm{softmax}(u + t \mathbf{1}) = \mathrm{softmax}(u)$. Hence, where softmax takes the
+# scores as they are,
 #
 # 1. the outputs do not depend on $b_K$, and the gradient of any loss with respect to it is zero;
-# 2. the query and key parameters of a head act through the matrix $M = W_K^\top W_Q$ and the vector $c = W_K^\top b_Q \in \mathbb{R}^E$ alone. Both are
-#    determined by the outputs, and are kept to first order by every unidentified direction, in a head with $W_O W_V \ne 0$, and in each head of a layer
-#    where all $W_O^h W_V^h \ne 0$ and no two heads have the same $M$ and $c$ (up to the order of the heads);
+# 2. the query and key parameters of a head act through the matrix $M = W_K^\top W_Q$ and the vector $c = W_K^\top b_Q \in \mathbb{R}^E$ alone. Every
+#    unidentified direction keeps both to first order in each head, if all $W_O^h W_V^h \ne 0$, no two heads have the same $M$ and $c$, and the mask
+#    is causal or none. Among layers of this kind the outputs determine both, up to the order of the heads;
 # 3. if $W_Q$ and $W_K$ have rank $D$, a head $(W_Q', b_Q', W_K')$ has the same $M$ and $c$ only if it is $(S W_Q, S b_Q, S^{-\top} W_K)$ for
 #    a nonsingular $S$.
 # ```
@@ -94,17 +95,18 @@ elif os.path.isdir("../../../notebooks/results"):
 # $$
 #
 # All $HC$ value biases can be moved into the output bias: of them only the {term}`pooled value bias`, their part of the sum, shows. Without an output
-# bias, what shows of them has dimension $\min(HC, E)$ for generic $W_O$, and $HC - \min(HC, E)$ of them are {term}`unidentified`.
+# bias, what shows of them has dimension $\min(HC, E)$ for generic $W_O$, and $HC - \min(HC, E)$ of them are {term}`unidentified` ($GC$ for $HC$
+# where heads share their values).
 # ```
 #
-# So a layer with all four biases can do without $HD + HC$ of them, $2E$ in the usual case: half. The other $HD + E$ add $H \min(D, E) + E$ to
-# what is identified: all of them if $D \le E$, while $c$ cannot show more than $E$ numbers of a wider head.
+# So a layer with all four biases can do without $HD + HC$ of them, $2E$ in the usual case: half. At generic weights the other $HD + E$ add
+# $H \min(D, E) + E$ to what is identified: all of them if $D \le E$, while $c$ cannot show more than $E$ numbers of a wider head.
 #
 # ```{prf:lemma} Centred inputs
 # :label: lem-centred-inputs
 #
 # Let $E \ge 3$, and let the inputs be what a layer normalisation without gain or bias puts out: all $x$ with $\mathbf{1}^\top x = 0$ and
-# $\lVert x \rVert^2 = E$. Let the columns of $B \in \mathbb{R}^{E \times (E - 1)}$ be a basis of the vectors with mean zero.
+# $\lVert x \rVert = \sqrt{E}$. Let the columns of $B \in \mathbb{R}^{E \times (E - 1)}$ be a basis of the vectors with mean zero.
 #
 # 1. Multiples of $\mathbf{1}^\top$ can be added to all rows of $W_Q$, $W_K$ and $W_V$.
 # 2. With $B^\top M_h B$, $B^\top c_h$ and $N_h B$ in the place of $M_h$, $c_h$ and $N_h$, also in its hypotheses, {prf:ref}`lem-heads-apart` (1) holds.
@@ -114,7 +116,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #    H \big( \min(2D,\, 2E - 1) + \min(C, E) \big) .
 #    $$
 #
-#    This is one for each row of $W_Q$, $W_K$ and $W_V$ exactly if $D \le E - 1$ and $C \le E$.
+#    This is one for each row of $W_Q$, $W_K$ and $W_V$ exactly if $D \le E - 1$ and $C \le E$, and then it holds with biases too.
 # ```
 #
 # At $D = E$ the directions of part 1 are not all new. One in each head was idle before, that of $T = W_K^{-\top} \mathbf{1} \mathbf{1}^\top
@@ -140,31 +142,33 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ```{prf:proof}
 # (of {prf:ref}`lem-key-bias`)
-# The factor $e^\delta$ cancels from numerator and denominator. In the display above, the third and the fourth term are constant down
+# The factor $e^t$ cancels from numerator and denominator. In the display above, the third and the fourth term are constant down
 # each column, so softmax removes them: *1* follows, and the first half of *2*. What is left is a layer as in {eq}`eq-layer-seen`, with
-# $\beta = \sum_h W_O^h b_V^h + b_O$, and {prf:ref}`lem-heads-apart` is the second half. *3.* Since $W_Q$ has rank $D$, the columns of $M$ span the
+# the $b_{V,O}$ of {prf:ref}`lem-pooled-bias` as its constant vector, and {prf:ref}`lem-heads-apart` is the second half. *3.* Since $W_Q$ has rank $D$, the columns of $M$ span the
 # row space of $W_K$. This is a space of dimension $D$ and contained in the row space of $W_K'$, which has $D$ rows. So $W_K' = S^{-\top} W_K$ with
 # a unique nonsingular $S$. Then $W_K^\top (S^{-1} W_Q' - W_Q) = 0$ and $W_K^\top (S^{-1} b_Q' - b_Q) = 0$, and $W_K^\top$ is injective.
 # ```
 #
 # ```{prf:proof}
 # (of {prf:ref}`lem-pooled-bias`)
-# Let $P^h$ be the attention weights of head $h$, one column for each query, so $\mathbf{1}^\top P^h = \mathbf{1}^\top$. Then
-# $W_O^h (W_V^h X + b_V^h \mathbf{1}^\top) P^h = W_O^h W_V^h X P^h + W_O^h b_V^h \mathbf{1}^\top$, and the last terms of all heads add
-# to $b_O \mathbf{1}^\top$. Without $b_O$ their sum lies in the column space of $(W_O^1 \cdots W_O^H)$, an $E \times HC$ matrix.
+# Let $\alpha^h$ be the attention weights of head $h$, one column for each query, so $\mathbf{1}^\top \alpha^h = \mathbf{1}^\top$. Then
+# $W_O^h (W_V^h X + b_V^h \mathbf{1}^\top) \alpha^h = W_O^h W_V^h X \alpha^h + W_O^h b_V^h \mathbf{1}^\top$, and the last terms of all heads add
+# to $b_O \mathbf{1}^\top$. Without $b_O$ their sum runs over the column space of $(W_O^1 \cdots W_O^H)$, an $E \times HC$ matrix; the heads that share
+# a $b_V$ add up their $W_O^h$, which leaves $GC$ columns.
 # ```
 #
 # ```{prf:proof}
 # (of {prf:ref}`lem-centred-inputs`)
-# *1.* $\mathbf{1}^\top x = 0$. *2.* That proof used its inputs three times. From one token, $\dot N x + \dot\beta = 0$ for $\dot N = \sum_h \dot N_h$, and
-# with $x$ also $-x$ is an input, so $\dot\beta = 0$ and $\dot N B = 0$. It then chose $y$ and $x = y + u$ with distinct $s_h = u^\top (M_h x + c_h)$ and
+# *1.* $\mathbf{1}^\top x = 0$. *2.* That proof used its inputs three times. From one token, $\sum_h \dot N_h x + \dot b = 0$ with the derivative $\dot b$ of
+# the constant vector, and with $x$ also $-x$ is an input, so $\dot b = 0$ and $\sum_h \dot N_h B = 0$. It then chose $y$ and $x = y + u$ with distinct $s_h = u^\top (M_h x + c_h)$ and
 # no $N_h u$ zero. The inputs are a sphere in $E - 1 \ge 2$ dimensions, which is connected, and on which a polynomial that is not zero everywhere is not
 # zero almost everywhere. For a fixed $x$ the differences $u$ span the space of $B$. So if $u^\top (A x + d) = 0$ for all pairs, then
 # $B^\top (A x + d) = 0$ for all $x$, and for $-x$, so $B^\top d = 0$ and $B^\top A B = 0$. With $A = M_h - M_g$ and $d = c_h - c_g$ this shows that
 # almost all pairs will do; with $\dot M_g$ and $\dot c_g$, that they are kept where they are seen.
 # *3.* The map $W \mapsto W B$ is onto and forgets one number of each row, $H(2D + C)$ in all. Besides, the products $(W_K B)^\top (W_Q B)$ and
-# $W_O (W_V B)$ lose $\ell(D, E - 1, E - 1)$ and $\ell(C, E - 1, E)$ of {eq}`eq-product-loses`. Against $\ell(D, E, E)$ the first is the same for
-# $D \le E - 1$ and less by $2D - 2E + 1$ for $D \ge E$; against $\ell(C, E, E)$ the second is the same for $C \le E$ and less by $C - E$ beyond.
+# $W_O (W_V B)$ lose what {eq}`eq-product-loses` says of $(D, E - 1, E - 1)$ and $(C, E - 1, E)$. Compared with $(D, E, E)$ the first is the same
+# for $D \le E - 1$ and less by $2D - 2E + 1$ for $D \ge E$; compared with $(C, E, E)$ the second is the same for $C \le E$ and less by $C - E$
+# beyond. With biases the first becomes $(D, E - 1, E)$ and is compared with $(D, E, E + 1)$: for $D \le E - 1$ both lose $D^2$.
 # ```
 #
 # (For $E = 2$ there are two inputs, and what the proof asks of almost all pairs holds for both at generic weights.)
@@ -216,7 +220,7 @@ check(
 # %% [markdown]
 # Moving the weights without $b_Q$ changes the outputs by more than a tenth of their size. Whether $b_K$ moves does not matter at all.
 #
-# The size of the change is not a matter of luck. Before softmax it is the formula of {prf:ref}`prop-joint-action`
+# Before softmax the change is the formula of {prf:ref}`prop-joint-action`
 # (the transpose of it, since tokens are rows here, and divided by the package's $\sqrt D$):
 
 # %%
@@ -233,7 +237,7 @@ check("sec-4.6", size=relative_change(after - before, formula))
 
 # %% [markdown]
 # By {prf:ref}`lem-key-bias` (2) the outputs stay as they are exactly when $c = W_K^\top b_Q$ does, that is, for $D \le
-# E$ and $W_K$ of full rank, when $S b_Q = b_Q$. An $S$ of that kind may be moved past the biases, and one that nearly fixes $b_Q$ does
+# E$ and $W_K$ of full rank, when $S b_Q = b_Q$. Such an $S$ may be moved past the biases, and one that nearly fixes $b_Q$ does
 # little harm.
 
 # %%
@@ -249,7 +253,7 @@ assert harm[0] < 1e-12 and 50 < harm[2] / harm[1] < 200  # grows like t
 print("S b_Q = b_Q, outputs the same to 1e-12:", harm[0] < 1e-12)
 
 # %% [markdown]
-# And no other change of a head goes unseen. To test part 3 of {prf:ref}`lem-key-bias` we need heads with the same $M$ and $c$ that were not
+# To test part 3 of {prf:ref}`lem-key-bias` we need heads with the same $M$ and $c$ that were not
 # made by an $S$: orthonormal keys from a QR decomposition of $M$, and the queries and the bias that go with them. The $S$ is then
 # computed from the keys alone, and has to carry the rest.
 
@@ -272,8 +276,7 @@ check(
 # %% [markdown]
 # ## The check
 #
-# Each lemma is checked by a large change, a derivative and a rank; then the function that drops what is idle. First all four biases together,
-# counted in the four ways of {doc}`05_many_heads`: $2HD^2 = 64$ numbers as without biases, and $HD + HC = 16$.
+# First all four biases together, counted in the four ways of {doc}`05_many_heads`: $2HD^2 = 64$ numbers as without biases, and $HD + HC = 16$.
 
 # %%
 four_biases = Attention(8, 2, bias="qkvo")
@@ -322,7 +325,7 @@ check("fact-4.7", gradient=gradient["b_K"] / gradient["b_Q"])
 
 # %% [markdown]
 # *A rank.* The unidentified numbers of a layer with query and key biases, $64 + HD = 72$, in the four ways; then of three layers in which the
-# key bias shows, and which a new key bias changes: with rotations, a cap on the scores, and a sink (of which below).
+# key bias shows, and which a new key bias changes: with rotations, a cap on the scores, and a sink.
 
 # %%
 kinds = ({}, {"rotary": (1.0, 0.3)}, {"score": "softcap"}, {"score": "sink"})
@@ -346,19 +349,18 @@ check(
 )
 
 # %% [markdown]
-# *The other direction.* That $M$ and $c$ do show can be tried by reading them off. From single tokens we know $N$ and the constant $\beta$; at a pair
-# $y, x$ the output $\beta + N y + p\, N u$ gives $p$, this the score $s = \log (p / (1 - p))$, and $s = u^\top (M x + c)$ is linear in $M$ and $c$.
-# Nothing but outputs goes in.
+# *The other direction.* $M$ and $c$ can be read off. From single tokens we know $N$ and the constant $b_{V,O}$; at a pair
+# $y$, $x = y + u$ the output $b_{V,O} + N y + p\, N u$ gives $p$, this the score $s = \log (p / (1 - p))$, and $s = u^\top (M x + c)$ is linear in $M$ and $c$.
 
 # %%
 one = Attention(4, 1, head_dim=2, value_dim=3, bias="qkvo")
 hidden = one.random_parameters(seed=7)
 says = lambda *tokens: forward(one, hidden, torch.stack(tokens, -2))[..., -1, :]
 constant = says(torch.zeros(4).double())
-N_T = says(torch.eye(4, dtype=torch.float64)) - constant  # row i: N e_i
+by_unit = says(torch.eye(4, dtype=torch.float64)) - constant  # row i: N e_i
 from_y, to_x = normal(60, 4, seed=8), normal(60, 4, seed=9)
 u = to_x - from_y
-told, whole = says(from_y, to_x) - constant - from_y @ N_T, u @ N_T
+told, whole = says(from_y, to_x) - constant - from_y @ by_unit, u @ by_unit
 s = torch.logit((told * whole).sum(-1) / whole.square().sum(-1))
 features = torch.cat((u[:, :, None] * to_x[:, None, :], u[:, :, None]), 2).flatten(1)
 read = torch.linalg.lstsq(features, s[:, None]).solution.view(4, 5)  # (M c)
@@ -490,11 +492,11 @@ by_hand = {name: torch.tensor(value).double() for name, value in by_hand.items()
 
 
 # %%
-def shown_by_hand(p, B):  # (M_h c_h) and N_h for inputs in the columns of B, and beta
+def shown_by_hand(p, B):  # (M_h c_h), N_h for inputs in the columns of B, b_VO
     queries = torch.cat((p["W_Q"] @ B, p["b_Q"][..., None]), 2)
     seen = (p["W_K"] @ B).mT @ queries, p["W_O"] @ p["W_V"] @ B
-    beta = torch.einsum("hec,hc->e", p["W_O"], p["b_V"]) + p["b_O"]
-    return torch.cat([part.flatten() for part in (*seen, beta)])
+    pooled = torch.einsum("hec,hc->e", p["W_O"], p["b_V"]) + p["b_O"]
+    return torch.cat([part.flatten() for part in (*seen, pooled)])
 
 
 def integer_rank(B):
@@ -521,9 +523,8 @@ print("c_1, c_2:", c_h.long().tolist(), " pooled:", pooled.long().tolist())
 # %% [markdown]
 # ### The saving, as code
 #
-# Since these numbers do nothing, a layer can be rewritten without them. The function below takes a layer with all four biases to one
-# that has $b_Q$ and $b_O' = b_O + \sum_h W_O^h b_V^h$ only. It refuses by name the layers for which that would not be the same
-# function; why it must is the subject of the next section.
+# The function below takes a layer with all four biases to one that has $b_Q$ and $b_O' = b_O + \sum_h W_O^h b_V^h$ only. It refuses by name
+# layers for which that may be another function; the next section says why.
 
 
 # %%
@@ -575,7 +576,7 @@ for field, value in {
 # %% [markdown]
 # ## Break it: where the lemmas fail
 #
-# Both lemmas lean on one property each. The key bias is idle because it reaches a query's scores as *one number for all keys*, and
+# The lemmas rest on three properties. The key bias is idle because it reaches a query's scores as *one number for all keys*, and
 # because softmax *does not see such a number*. The value biases pool because attention weights *sum to one*. Common parts of
 # transformers take these away:
 #
@@ -634,14 +635,14 @@ check("fact-4.7", adds=sees["k"])
 check("sec-4.7.2", adds_elsewhere=sees["v"])
 
 # %% [markdown]
-# A head in which half the coordinates are rotated shows half its key bias. ALiBi subtracts a multiple of the distance from each score
-# and takes nothing away. Without an output bias the value biases are seen up to the dimension $E$ of the space they are pooled in: for
+# A head in which half the coordinates are rotated shows half its key bias. ALiBi, which subtracts a multiple of the distance from each score,
+# changes nothing. Without an output bias the value biases are seen up to the dimension $E$ of the space they are pooled in: for
 # $HC = 6 > E = 4$, two of them are idle.
 #
 # An optimiser meets all this as a gradient. {numref}`fig-bias-gradients` has the gradients of the four biases at random parameters and
-# a random loss; only in the plain layer is that of $b_K$ zero to rounding. The idle directions of the value bias cannot be seen in such
-# bars, as each involves $b_O$ too. They show as a relation: where $b_V$ pools, its gradient in head $h$ is $(W_O^h)^\top$ times that of
-# $b_O$, and so holds no news.
+# a random loss; only in the plain layer is that of $b_K$ zero to rounding. The idle directions of the value bias involve $b_O$
+# too and show as a relation: where $b_V$ pools, its gradient in head $h$ is $(W_O^h)^\top$ times that of
+# $b_O$, and so says nothing more.
 
 # %%
 options = {
@@ -657,8 +658,8 @@ for name, kind in options.items():
     norms[name] = {bias: float(slope.norm()) for bias, slope in g.items()}
     quiet = norms[name]["b_K"] / norms[name]["b_O"]
     assert quiet < 1e-13 if name == "plain" else quiet > 1e-2
-    news = relative_change(g["b_V"], torch.einsum("hec,e->hc", W_O, g["b_O"]))
-    assert (news < 1e-12) == (name != "learned sink")
+    more = relative_change(g["b_V"], torch.einsum("hec,e->hc", W_O, g["b_O"]))
+    assert (more < 1e-12) == (name != "learned sink")
 
 # %% mystnb={"image": {"alt": "Four groups of four bars on a logarithmic axis, for a plain, a rotary, a soft-capped and a sink layer. All bars are within two powers of ten of one, except that of the key bias in the plain layer, which lies at rounding level, more than ten orders of magnitude below."}, "figure": {"caption": "Norms of the gradients of the four biases of a layer, over that of the output bias, at random parameters and targets. The key bias of the plain layer has no gradient but rounding (shaded); anything that makes a common shift visible gives it one.", "name": "fig-bias-gradients"}}
 figures.bias_gradients(norms)
@@ -666,7 +667,7 @@ figures.bias_gradients(norms)
 # %% [markdown]
 # ### Dropout on the attention weights
 #
-# During training many models drop attention weights after softmax: each is set to zero with probability $1 - \pi$ and divided by $\pi$
+# During training many models drop attention weights after softmax: each is kept and divided by $r$ with probability $r$, and set to zero
 # otherwise. In a given pass the weights of a query then do not sum to one. So $b_V$ does not pool in that pass, though it does
 # on average. Dropout comes after softmax and leaves $b_K$ idle. To see it, we write the forward pass with an explicit mask.
 
@@ -675,8 +676,8 @@ figures.bias_gradients(norms)
 def forward_with_mask(attention, theta, x, mask):
     q, k, v = project(attention, theta, x)
     later = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).triu(1)
-    p = scores(attention, theta, q, k).masked_fill(later, -torch.inf).softmax(-1)
-    heads = torch.einsum("...hlm,hec,...hmc->...le", mask * p, theta["W_O"], v)
+    alpha = scores(attention, theta, q, k).masked_fill(later, -torch.inf).softmax(-1)
+    heads = torch.einsum("...hlm,hec,...hmc->...le", mask * alpha, theta["W_O"], v)
     return heads + theta["b_O"]
 
 
@@ -689,7 +690,7 @@ pass_mask = dropout_mask(8, 0.8, 16, 3, 10, 10)  # (B, H, L, L)
 assert relative_change(forward_with_mask(layer, theta, x, torch.ones(1)), y) < 1e-12
 
 # %% [markdown]
-# With $\pi = 1/2$ the average can be taken exactly: a mask $m$ and its complement $2 - m$ are equally likely, and their mean is all
+# With $r = 1/2$ the average can be taken exactly: a mask $m$ and its complement $2 - m$ are equally likely, and their mean is all
 # ones.
 
 # %%
@@ -709,7 +710,7 @@ check("fact-4.7", dropout=relative_change(one_pass[2], one_pass[0]))
 # %% [markdown]
 # The rank says how much a single pass reveals. The outputs are affine in $(b_V, b_O)$, so their Jacobian in these $HC + E = 24$ numbers is a
 # fixed matrix: of rank $E$ without dropout, and of full rank in one pass with it. One query that sees no key is enough for that too: it shows
-# $b_O$, and the others the sum.
+# $b_O$, and the others the sum, which is all of $b_V$ since here $HC = E$.
 
 
 # %%
@@ -727,12 +728,12 @@ check("sec-4.7.2", ranks=[bias_rank(m) for m in (torch.ones(1), pass_mask, paddi
 # ## What it means
 #
 # In a plain layer the four biases hold $2HD + HC + E$ numbers, of which $H \min(D, E) + E$ are identified: the query bias, through $W_K^\top
-# b_Q$, and one vector of size $E$. The others can be left out before training or dropped after it. The saving is small, $2E$ against
-# the $2E^2/H$ that the choice of bases costs, but it is free.
+# b_Q$, and one vector of size $E$. $b_K$ and $b_V$ can be left out before training or dropped after it. The saving is small, $2E$ against
+# the $2E^2/H$ that the choice of bases costs.
 #
-# Two warnings go with it. A method that moves the weights of a head to a better basis has to take $b_Q$ along, or it changes the model:
-# {prf:ref}`prop-joint-action` is the reason. And whether $b_K$ is dead weight is a question about the whole layer, since rotations,
-# caps, sinks and norms each bring it to life.
+# A method that moves the weights of a head to a better basis has to take $b_Q$ along, or it changes the model:
+# {prf:ref}`prop-joint-action` is the reason. And whether $b_K$ is idle is a question about the whole layer, since rotations,
+# caps, sinks and norms each let it show.
 #
 # ```{prf:remark} Departure from the paper
 # :label: rem-06-softmax
@@ -791,7 +792,7 @@ for angles in ((0.7, 0.0), (0.7, 2 * torch.pi)):
 # ```{admonition} Answer
 # :class: dropdown
 #
-# Gradient descent moves it by $\eta$ times the noise, which is next to nothing. Adam divides the noise by its own size and by
+# Gradient descent moves it by $\eta$ times the noise, which is next to nothing. Adam divides the noise by the sum of its size and
 # $\epsilon$, and so multiplies it by at least $1/(10^{-6} + 10^{-8})$ as long as it stays below $10^{-6}$. The key bias wanders, and
 # the outputs do not mind.
 # ```
@@ -810,4 +811,4 @@ assert (
 )
 
 # %% [markdown]
-# **Next:** biases are a side show. {doc}`07_wider_heads` returns to the weights and asks what happens when a head is wider than $E/H$.
+# **Next:** {doc}`07_wider_heads` returns to the weights and asks what happens when a head is wider than $E/H$.

@@ -188,7 +188,7 @@ check("fig-1", formula=list(recomputed.values()), by_hand=by_hand)
 check("fig-1", ratios=ratios)
 
 # %% [markdown]
-# The printed column is two thirds of what the paper's own formula gives. Where does the factor come from? The table lets us try several
+# The printed column is two thirds of what the paper's own formula gives. We try several
 # readings. First, the sizes are right: 24 layers of four matrices, with $HD$ biases to each, make the printed attention column to the
 # last digit.
 
@@ -256,7 +256,7 @@ assert [round(row[1] / 1e6, 2) for row in rows] == [12.19, 23.59, 44.04, 75.50]
 
 # %% [markdown]
 # Four things move together. The parameters grow, the identified parameters grow in number, the rank that scores can have grows, and the
-# identified share falls. Along this table every one of them puts the four models into the same order.
+# identified share falls. Each of them puts the four models into the same order.
 
 # %%
 columns = torch.tensor(rows, dtype=torch.float64)
@@ -270,7 +270,7 @@ assert all(m < l for m, l in zip(middle, last))
 check("fig-1", first_step=first)
 
 # %% [markdown]
-# So the table fits at least three stories equally well:
+# So the table fits at least three explanations equally well:
 #
 # 1. *More parameters help*, identified or not, with returns that diminish.
 # 2. *More identified parameters help.* They too grow from row to row, and by less in proportion than the attention parameters do.
@@ -285,16 +285,15 @@ check("fig-1", first_step=first)
 # :label: rem-07-gains
 #
 # The paper offers Figure 1 as a sign that identification is what pays. We take from it only that widening heads from $E/(2H)$ to $4E/H$
-# did not hurt. To tell the stories apart, one has to vary the share at a fixed number of identified parameters, or of all parameters;
+# did not hurt. To tell the explanations apart, one has to vary the share at a fixed number of identified parameters, or of all parameters;
 # the exercises show how.
 # ```
 
 # %% [markdown]
 # ## Break it
 #
-# **Make the head wider than its tokens.** At $D = E$ the proof changes branch. Up to there each row identifies something; beyond it all
-# $2E$ numbers of a row are idle, as $D = 9$ to $12$ above showed. One sees it in the function: whatever a head of width 12 does, a head
-# of width 8 does too.
+# **Make the head wider than its tokens.** At $D = E$ the proof changes branch. Up to there each further row identifies something; beyond it
+# none does, as $D = 9$ to $12$ above showed. One sees it in the function: whatever a head of width 12 does, a head of width 8 does too.
 
 
 # %%
@@ -310,13 +309,15 @@ def narrowed(theta, E):
 wide, square = Attention(8, 2, head_dim=12), Attention(8, 2, head_dim=8)
 theta, x = wide.random_parameters(seed=1), normal(16, 10, 8, seed=2)
 narrow = forward(square, narrowed(theta, 8), x)
-print("numbers in the wide and in the narrowed layer:", wide.parameters, end=" ")
-print(square.parameters, "of them identified:", count(square).identified)
+print(
+    "numbers in the wide and in the narrowed layer:", wide.parameters, square.parameters
+)
+print("identified, in either:", count(wide).identified, count(square).identified)
 check("sec-4.8.1", narrowed=relative_change(narrow, forward(wide, theta, x)))
 
 # %% [markdown]
-# **Rotate.** With rotary positions ({cite:t}`su2024`; the subject of {doc}`08_rotary_positions`) and distinct frequencies, a head loses
-# $D$ and not $D^2$. Then the query-key products keep a share of $1 - D/(2DE) = 1 - 1/(2E)$ whatever the width, even beyond $D = E$.
+# **Rotate.** With rotary positions ({cite:t}`su2024`; the subject of {doc}`08_rotary_positions`) on all $D/2$ planes, at distinct frequencies
+# between $0$ and $\pi$, a head loses $D$ and not $D^2$. The query-key products keep a share of $1 - D/(2DE) = 1 - 1/(2E)$ at any even $D$.
 
 # %%
 rotary_share = {}
@@ -368,16 +369,16 @@ figures.wider_heads(8, 2, widths, share, number, rotary_share)
 # The paper calls $D = E$ the extreme, since a larger $D$ would bring in unidentified interactions on purpose. A smaller $D$ brings them
 # in as well, $D^2$ of them per product. What changes at $D = E$ is that nothing else is brought in: each further row costs $2E$ numbers
 # and identifies none. And that holds for plain heads only. In rotary heads with distinct frequencies there is no such extreme for sequences of any
-# length; with at most $L$ tokens it comes at a width of about $LE/2$.
+# length; with at most $L$ tokens the bound above sets one, at a width of about $LE/2$ for large $E$ and $L$.
 # ```
 
 # %% [markdown]
 # ## What it means
 #
-# Width buys identified parameters at a rising price. In a plain layer the $(D + 1)$-th row of each head brings $2E$ new numbers to a
+# Each further row identifies fewer numbers than the one before. In a plain layer the $(D + 1)$-th row of each head brings $2E$ new numbers to a
 # product and, for $D < E$, $2E - 2D - 1$ new identified ones: nearly all for a narrow head, about half at $D = E/2$, none at $D = E$.
-# The paper's question, where between many narrow heads and a few wide ones lies the best balance, is a good one. The share alone cannot
-# answer it, since it is best for $D = 1$ whatever the task. Neither can a table in which everything grows together.
+# The share alone cannot say where between many narrow heads and a few wide ones the best balance lies, as the paper asks, since it is best for
+# $D = 1$ whatever the task. Neither can a table in which everything grows together.
 
 # %% [markdown]
 # ## Exercises
@@ -390,7 +391,7 @@ figures.wider_heads(8, 2, widths, share, number, rotary_share)
 #
 # A product identifies $\frac34 E^2$ numbers at $D = E/2$ and $E^2$ at $D = E$. So four heads of half the width identify as much as
 # three of the full width. The four have $4 \cdot 2E^2 = 8E^2$ weights in both circuits, the three $3 \cdot 4E^2 = 12 E^2$. Training
-# such pairs would test whether unidentified parameters matter at all.
+# such pairs would compare different shares at the same number, though not at the same number of heads.
 # ```
 
 # %% tags=["hide-cell"]
@@ -400,13 +401,13 @@ assert (half.parameters, full.parameters) == (8 * 4**2, 12 * 4**2)
 print("identified 96 of", half.parameters, "and of", full.parameters)
 
 # %% [markdown]
-# **2.** With a budget of $P = 2HDE$ query and key weights and $E$ given, $H$ and $D$ are free. Which choice identifies most, and how
+# **2.** With $E$ and the number $n = 2HDE$ of query and key weights given, $H$ and $D$ are free. Which choice identifies most, and how
 # much does the usual one, $D = E/H$, fall short?
 #
 # ```{admonition} Answer
 # :class: dropdown
 #
-# The identified number is $P (1 - D/(2E))$ for $D \le E$, largest at $D = 1$, with $H = P/(2E)$ heads. For $P = 2E^2$ that is $E$ heads
+# The identified number is $n (1 - D/(2E))$ for $D \le E$, largest at $D = 1$, with $H = n/(2E)$ heads. For $n = 2E^2$ that is $E$ heads
 # of width 1 and $2E^2 - E$ numbers, against $2E^2 - E^2/H$: the usual choice falls short by $E(E/H - 1)$.
 # ```
 

@@ -37,33 +37,33 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # So far a head had no sense of order. {term}`Rotary positions <rotary position>` ({cite:t}`su2024`) give it one by turning queries and
 # keys before they are compared. The head's $D$ coordinates are taken in pairs, the *planes*, and at position $l$ plane $i$ is turned by the
-# angle $\theta_i l$. Let $R$ be the block-diagonal matrix that turns plane $i$ by $\theta_i$ and leaves coordinates outside all planes
+# angle $\varphi_i l$. Let $R$ be the block-diagonal matrix that turns plane $i$ by $\varphi_i$ and leaves coordinates outside all planes
 # where they are. The query at $l$ becomes $R^l W_Q x_l$, the key at $m$ becomes $R^m W_K x_m$, and since $R$ is orthogonal their score is
 #
 # $$
 # x_m^\top\, W_K^\top R_{l - m} W_Q\, x_l, \qquad R_\delta = R^\delta .
 # $$
 #
-# Where there was one product $W_K^\top W_Q$ there is now one for each offset $\delta$: more for the outputs to see, and less room to hide. Which of
+# Where there was one product $W_K^\top W_Q$ there is now one for each offset $\delta$, and the outputs may see more. Which of
 # the $D^2$ changes of basis $(S W_Q, S^{-\top} W_K)$ survive? The paper answers $D$ dimensions. We shall find that this is right for the
-# frequencies of most models, that it is wrong for some, and that it is a statement about exact arithmetic which a short sequence may
-# not notice.
+# frequencies of most models and wrong for some, and that in a short sequence many of the other changes are too small to
+# notice.
 #
 # ## The claim
 #
-# Write $M_\delta = W_K^\top R_\delta W_Q$. First, what is there to see?
+# Write $M_\delta = W_K^\top R_\delta W_Q$.
 #
 # ```{prf:lemma} The outputs see the products
 # :label: lem-rotary-outputs
 #
-# For a rotary head with $N = W_O W_V \ne 0$ and causal attention, a direction is {term}`unidentified` exactly when it keeps $N$ and every
+# For a rotary head with $N = W_O W_V \ne 0$, under a causal mask or none, a direction is {term}`unidentified` exactly when it keeps $N$ and every
 # $M_\delta$, $\delta \ge 1$, to first order. It then keeps $M_0$ and the $M_\delta$ with $\delta < 0$ as well.
 # ```
 #
-# ```{prf:lemma} Rotary heads do not trade
+# ```{prf:lemma} The outputs see every rotary head
 # :label: lem-rotary-heads
 #
-# Let several rotary heads have $N_h \ne 0$ and causal attention, and let no quadratic form $x^\top M_0^h\, x$ be zero, nor any two of them equal or opposite. A direction
+# Under a causal mask or none, let several rotary heads have $N_h \ne 0$, and let no quadratic form $x^\top M_0^h\, x$ be zero, nor any two of them equal or opposite. A direction
 # is unidentified exactly when it keeps, to first order, $N_h$ and every $M_\delta^h$, $\delta \ge 1$, of each head.
 # ```
 #
@@ -82,18 +82,18 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 #    with a nonsingular $A$ that commutes with $R$, that is, $A R = R A$. This $A$ is unique.
 # 2. In particular, $B^\top R_\delta A = R_\delta$ for all $\delta \in \Delta$ forces $B = A^{-\top}$ and $A R = R A$.
-# 3. If $N \neq 0$ and attention is causal (and several heads are as in {prf:ref}`lem-rotary-heads`), the unidentified directions in $(W_Q, W_K)$ are $(S W_Q, -S^\top W_K)$ with $S$ in the
-#    **{term}`commutant`** of $R$, the linear space $\{ S : S R = R S \}$. Their number is its dimension.
+# 3. If the head is that of {prf:ref}`lem-rotary-outputs` (or one of those of {prf:ref}`lem-rotary-heads`, with keys of its own), its unidentified directions in $(W_Q, W_K)$ are
+#    $(T W_Q, -T^\top W_K)$ with $T$ in the **{term}`commutant`** of $R$, the linear space $\{ T : T R = R T \}$. Their number is its dimension.
 # ```
 #
 # So everything hangs on which matrices commute with $R$. Two planes *turn alike* if their angles agree modulo sign and $2\pi$: positions are
-# whole numbers, so a full turn more per step is invisible, and a plane that turns backwards is a plane that turns forwards, seen in a mirror.
+# whole numbers, so a full turn more per step is invisible, and a plane that turns backwards turns forwards when its two axes are swapped.
 #
 # ```{prf:lemma} The commutant
 # :label: lem-commutant
 #
-# Sort the coordinates by how they turn: $d_0$ keep still (outside all planes, or with $\theta \in 2\pi\mathbb{Z}$), $d_\pi$ change sign at
-# each step ($\theta \in \pi + 2\pi\mathbb{Z}$), and $n_\varphi$ planes turn by $\pm\varphi$, for each $\varphi \in (0, \pi)$ that occurs, modulo $2\pi$.
+# Sort the coordinates by how they turn: $d_0$ keep still (outside all planes, or with $\varphi_i \in 2\pi\mathbb{Z}$), $d_\pi$ change sign at
+# each step ($\varphi_i \in \pi + 2\pi\mathbb{Z}$), and $n_\varphi$ planes turn by $\pm\varphi$, for each $\varphi \in (0, \pi)$ that occurs, modulo $2\pi$.
 # The commutant of $R$ is isomorphic to
 #
 # $$
@@ -111,15 +111,15 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proposition} Heads of any width
 # :label: prop-rotary-wide
 #
-# For any $D$ and $E$ let $\ell(n) = 2nE - r(2E - r)$ with $r = \min(n, E)$, the number of {prf:ref}`prop-count-r`. The number of unidentified
-# directions in $(W_Q, W_K)$ of each head of a generic rotary layer is
+# For any $D$ and $E$ let $\mathrm{lost}(n) = 2nE - r(2E - r)$ with $r = \min(n, E)$, the number of {prf:ref}`prop-count-r`. Under a causal mask or none, the number of
+# unidentified directions in $(W_Q, W_K)$ of each head of a generic rotary layer is, if it has keys of its own,
 #
 # $$
-# \ell(d_0) + \ell(d_\pi) + \sum_\varphi 2\, \ell(n_\varphi) .
+# \mathrm{lost}(d_0) + \mathrm{lost}(d_\pi) + \sum_\varphi 2\, \mathrm{lost}(n_\varphi) .
 # $$
 # ```
 #
-# As $\ell(n) = n^2$ for $n \le E$, nothing changes when $D$ outgrows $E$: it is each *class* of coordinates that may not outgrow it. With
+# As $\mathrm{lost}(n) = n^2$ for $n \le E$, nothing changes when $D$ outgrows $E$, as long as no *class* of coordinates does. With
 # distinct frequencies the count is $D$ even for $E = 1$.
 #
 # ## Proof
@@ -127,7 +127,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proof}
 # (of {prf:ref}`lem-rotary-outputs`) The outputs are a function of $N$ and of the scores, and $R_0 = I$ is a linear combination of $R_1, \dots, R_D$ by
 # the theorem of Cayley and Hamilton, since $R$ is invertible; so are the negative powers. That shows "if". For "only if", sequences of one token
-# give $\dot N = 0$ as in {prf:ref}`lem-two-products`. Take a sequence of $n$ tokens $y$ and then one token $x$. The output at $x$ is $N(y + p\,(x - y))$ with
+# give $\dot N = 0$ as in {prf:ref}`lem-two-products`. Take a sequence of $n$ tokens $y$ and then one token $x$, which sees them all under either mask. Its output is $N(y + p\,(x - y))$ with
 #
 # $$
 # \log \frac{p}{1 - p} = x^\top M_0\, x - \log \sum_{\delta = 1}^{n} e^{y^\top M_\delta\, x} .
@@ -180,25 +180,25 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```
 #
 # ```{prf:proof}
-# (of {prf:ref}`lem-commutant`) If $S$ commutes with $R$ it commutes with $R^{-1} = R^\top$ and with $R + R^\top$. This symmetric matrix is
-# $2 \cos\varphi$ on the coordinates that turn by $\pm\varphi$, and these numbers differ for different $\varphi \in [0, \pi]$. So $S$ maps each class of
-# coordinates to itself. On the still and on the half-turning ones $R = \pm I$, and every $S$ will do. On a class with $0 < \varphi < \pi$, swap the
-# two axes of each plane that turns backwards. Then $R = \cos\varphi\, I + \sin\varphi\, J$, with $J$ a quarter turn of every plane, and since $\sin\varphi \ne 0$ to
-# commute with $R$ is to commute with $J$. But $J$ is multiplication by $i$ on $\mathbb{C}^{n_\varphi}$. Real linear maps that commute with it
+# (of {prf:ref}`lem-commutant`) If $T$ commutes with $R$ it commutes with $R^{-1} = R^\top$ and with $R + R^\top$. This symmetric matrix is
+# $2 \cos\varphi$ on the coordinates that turn by $\pm\varphi$, and these numbers differ for different $\varphi \in [0, \pi]$. So $T$ maps each class of
+# coordinates to itself. On the still and on the half-turning ones $R = \pm I$, and every $T$ will do. On a class with $0 < \varphi < \pi$, swap the
+# two axes of each plane that turns backwards. Then $R$ turns each plane by $\cos\varphi\, I + \sin\varphi\, \Omega$ with the quarter turn $\Omega$, and since $\sin\varphi \ne 0$ to
+# commute with $R$ is to commute with the map that applies $\Omega$ to all planes. This is multiplication by $i$ on $\mathbb{C}^{n_\varphi}$. Real linear maps that commute with it
 # are the complex linear ones: $n_\varphi^2$ complex entries.
 # ```
 #
 # ```{prf:proof}
-# (of {prf:ref}`prop-rotary-wide`) Let $K_\varphi, Q_\varphi \in \mathbb{C}^{n_\varphi \times E}$ be the rows of $W_K, W_Q$ in a class of planes, each pair of real rows made one
-# complex row, and $K_0, Q_0, K_\pi, Q_\pi$ the rows of the real classes. Then
+# (of {prf:ref}`prop-rotary-wide`) Let $U_\varphi, V_\varphi \in \mathbb{C}^{n_\varphi \times E}$ be the rows of $W_K$ and of $W_Q$ in a class of planes, each pair of real rows made one
+# complex row, and $U_0, V_0, U_\pi, V_\pi$ the rows of the real classes. Then
 #
 # $$
-# M_\delta = K_0^\top Q_0 + (-1)^\delta K_\pi^\top Q_\pi + \sum_\varphi \mathrm{Re} \big( e^{i \varphi \delta}\, K_\varphi^* Q_\varphi \big) .
+# W_K^\top R_\delta W_Q = U_0^\top V_0 + (-1)^\delta\, U_\pi^\top V_\pi + \sum_\varphi \mathrm{Re} \big( e^{i \varphi \delta}\, U_\varphi^* V_\varphi \big) .
 # $$
 #
 # The sequences $1$, $(-1)^\delta$, $\cos\varphi\delta$, $\sin\varphi\delta$ that occur are at most $D$, and linearly independent over any $D$ successive offsets (a
-# Vandermonde determinant in distinct numbers). To know the $M_\delta$ is therefore to know each product $K_0^\top Q_0$, $K_\pi^\top Q_\pi$, $K_\varphi^* Q_\varphi$. These have no
-# weights in common, and each loses what {prf:ref}`prop-count-r` says; its proof holds over $\mathbb{C}$ word by word, and one complex dimension is two real ones.
+# Vandermonde determinant in distinct numbers). To know the $M_\delta$ is therefore to know each product $U_0^\top V_0$, $U_\pi^\top V_\pi$, $U_\varphi^* V_\varphi$. These have no
+# weights in common, and each loses what {prf:ref}`lem-what-a-product-loses` says, which covers $U_\varphi^* V_\varphi$; that the outputs show them is {prf:ref}`lem-rotary-heads`.
 # ```
 #
 # ## The same symbols in code
@@ -219,7 +219,7 @@ from attnid.tensors import normal, rank, relative_change
 
 
 def rotation(frequencies, D, offset=1):  # R_offset, (D, D)
-    turns = [offset * theta for theta in frequencies]
+    turns = [offset * phi for phi in frequencies]
     planes = [[[math.cos(t), -math.sin(t)], [math.sin(t), math.cos(t)]] for t in turns]
     still = torch.eye(D - 2 * len(turns), dtype=torch.float64)
     return torch.block_diag(*torch.tensor(planes, dtype=torch.float64), still)
@@ -270,23 +270,23 @@ assert same_place.abs().max() < 1e-11
 
 # %% [markdown]
 # The other half of {prf:ref}`prop-rotary` says that *all* weights with the same products come about so. For a trial we need weights that were not made by some $A$. Forget $W_Q$ and $W_K$
-# and keep $M_1$, $M_2$ and the frequencies. Factor $M_1 = K^\top Q$ by a singular value decomposition. Then $M_2 = K^\top X Q$ for one $X$, and as it
-# must have the eigenvalues $e^{\pm i \theta_i}$ of $R$, its eigenvectors give a real $C$ with $X C = C R$. The weights $R\, W_Q' = C^{-1} Q$ and $W_K' = C^\top K$ have the products
+# and keep $M_1$, $M_2$ and the frequencies. Factor $M_1$ into $U^\top V$ by a singular value decomposition. Then $M_2$ is $U^\top F V$ for one $F$, and as $F$
+# must have the eigenvalues $e^{\pm i \varphi_i}$ of $R$, its eigenvectors give a real $B$ with $F B = B R$. The weights $R\, W_Q' = B^{-1} V$ and $W_K' = B^\top U$ have the products
 # $M_1$ and $M_2$. From them we read $A = W_Q' W_Q^+$.
 
 
 # %%
 def weights_from(M_1, M_2, frequencies):
     D = 2 * len(frequencies)
-    U, s, Vh = torch.linalg.svd(M_1)
-    K, Q = s[:D, None].sqrt() * U[:, :D].mT, s[:D, None].sqrt() * Vh[:D]
-    X = torch.linalg.pinv(K.mT) @ M_2 @ torch.linalg.pinv(Q)
-    values, vectors = torch.linalg.eig(X)
+    left, s, right = torch.linalg.svd(M_1)
+    U, V = s[:D, None].sqrt() * left[:, :D].mT, s[:D, None].sqrt() * right[:D]
+    F = torch.linalg.pinv(U.mT) @ M_2 @ torch.linalg.pinv(V)
+    values, vectors = torch.linalg.eig(F)
     nearest = lambda t: (values - complex(math.cos(t), math.sin(t))).abs().argmin()
-    turning = [vectors[:, nearest(theta)] for theta in frequencies]
-    C = torch.stack([part for v in turning for part in (v.real, -v.imag)], 1)
+    turning = [vectors[:, nearest(phi)] for phi in frequencies]
+    B = torch.stack([part for v in turning for part in (v.real, -v.imag)], 1)
     R = rotation(frequencies, D)
-    return R.mT @ torch.linalg.solve(C, Q), C.mT @ K
+    return R.mT @ torch.linalg.solve(B, V), B.mT @ U
 
 
 products = lambda W_Q, W_K, m: W_K.mT @ rotation(distinct, D, m) @ W_Q
@@ -328,12 +328,12 @@ def idle_by_hand(W_Q, W_K, turns):  # exact: ranks of integer matrices
     return 12 - fmpz_mat(rows).rank()
 
 
-Q_hand = torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [1, 0, 0]]])
-K_hand = torch.tensor([[[1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 1, 1]]])
-turns = torch.tensor([[[1, 0], [0, 1]], [[0, -1], [1, 0]]])  # R^0 and R^1
+hand_Q = torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [1, 0, 0]]])
+hand_K = torch.tensor([[[1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 1, 1]]])
+turns = torch.tensor([[[1, 0], [0, 1]], [[0, -1], [1, 0]]])  # R_0 and R_1
 hand = Attention(3, 2, head_dim=2, value_dim=1, rotary=(pi / 2,))
-q = hand.random_parameters(seed=6) | {"W_Q": Q_hand.double(), "W_K": K_hand.double()}
-both = list(zip(Q_hand, K_hand))
+q = hand.random_parameters(seed=6) | {"W_Q": hand_Q.double(), "W_K": hand_K.double()}
+both = list(zip(hand_Q, hand_K))
 check(
     "prop-4.8",
     by_hand=[sum(idle_by_hand(*h, turns[:n]) for h in both) for n in (1, 2)],
@@ -347,24 +347,24 @@ check(
 #
 # ### Every pattern of frequencies
 #
-# {prf:ref}`lem-commutant` against three counts that do not use it: the null space of the linear map $S \mapsto R S - S R$, as an explicit
-# $D^2 \times D^2$ matrix; the null space of $(S, T) \mapsto (T^\top R_\delta + R_\delta S)_{\delta = 0, 1, 2}$, which is
-# {prf:ref}`prop-rotary` part 2, linearised, and is told nothing of $T = -S^\top$; and the rank of the outputs' Jacobian, by `measure`. With row-major flattening,
-# $R S - S R$ is $(R \otimes I - I \otimes R^\top)$ applied to $S$.
+# {prf:ref}`lem-commutant` against three counts that do not use it: the null space of the linear map $T \mapsto R T - T R$, as an explicit
+# $D^2 \times D^2$ matrix; the null space of $(A, B) \mapsto (B^\top R_\delta + R_\delta A)_{\delta = 1, 2, 3}$, which is
+# {prf:ref}`prop-rotary` part 2, linearised, and has to find $B = -A^\top$; and the rank of the outputs' Jacobian, by `measure`. With row-major flattening,
+# $R T - T R$ is $(R \otimes I - I \otimes R^\top)$ applied to $T$.
 
 
 # %%
-def commutator(R):  # (D D, D D), acting on S flattened
+def commutator(R):  # (D D, D D), acting on T flattened
     eye = torch.eye(len(R), dtype=R.dtype)
     return torch.kron(R, eye) - torch.kron(eye, R.mT.contiguous())
 
 
-def linearised(R, offsets):  # nullity of (S, T) -> T^T R_m + R_m S over the offsets
+def linearised(R, offsets):  # nullity of (A, B) -> B^T R_m + R_m A over the offsets
     units = torch.eye(R.numel(), dtype=R.dtype).view(-1, *R.shape)
     powers = torch.stack([torch.linalg.matrix_power(R, m) for m in offsets])
-    on_S = powers @ units[:, None]  # (D D, offsets, D, D)
-    on_T = units[:, None].mT @ powers
-    return 2 * R.numel() - rank(torch.cat((on_S, on_T)).flatten(1))
+    on_A = powers @ units[:, None]  # (D D, offsets, D, D)
+    on_B = units[:, None].mT @ powers
+    return 2 * R.numel() - rank(torch.cat((on_A, on_B)).flatten(1))
 
 
 # %% [markdown]
@@ -402,7 +402,7 @@ check(
     "prop-4.8",
     formula=formula,
     commutant=[36 - rank(commutator(R)) for R in turning],
-    pairs=[linearised(R, (0, 1, 2)) for R in turning],
+    pairs=[linearised(R, (1, 2, 3)) for R in turning],
 )
 check(
     "prop-4.8",
@@ -424,7 +424,7 @@ assert count(partly).terms["query-key maps"] == 12 * (48**2 + 16) == 12 * 2320
 
 # %% [markdown]
 # **Several heads, and heads wider than their tokens.** {prf:ref}`lem-rotary-heads` says that counts add up over heads, and {prf:ref}`prop-rotary-wide` what each has. Two heads with $D = 6$ and three different planes on $E = 2$;
-# three with $D = 4$ on $E = 1$; and two with three planes alike, where the class has $n = 3 > E = 2$ and $2\,\ell(3) = 2\,(12 - 4) = 16$ takes the place of $2 \cdot 3^2 = 18$.
+# three with $D = 4$ on $E = 1$; and two with three planes alike, where the class has $n = 3 > E = 2$ and $2\,\mathrm{lost}(3) = 2\,(12 - 4) = 16$ takes the place of $2 \cdot 3^2 = 18$.
 
 # %%
 beside = [
@@ -432,7 +432,7 @@ beside = [
     Attention(1, 3, head_dim=4, value_dim=1, rotary=(0.5, 1.1)),
     Attention(2, 2, head_dim=6, value_dim=1, rotary=(0.5, 0.5, 0.5)),
 ]
-lost = lambda n, E: 2 * n * E - min(n, E) * (2 * E - min(n, E))  # the proposition's l
+lost = lambda n, E: 2 * n * E - min(n, E) * (2 * E - min(n, E))  # lost(n)
 check(
     "prop-4.8",
     wide_formula=[2 * 3 * 2 * lost(1, 2), 3 * 2 * 2 * lost(1, 1), 2 * 2 * lost(3, 2)],
@@ -514,18 +514,18 @@ for frequencies in patterns.values():
 # ## What a finite sequence notices
 #
 # Equal frequencies merge planes into one class and unequal ones do not, however close. In practice it is a matter of degree: two planes with
-# angles $10^{-6}$ apart differ by $10^{-4}$ at most over a hundred tokens. So the exact answer is the limit of a graded one, and the grades can be computed.
-# A direction $S$ changes $R_\delta$ by $R_\delta S - S R_\delta$, to first order. Let $S$ act from plane $j$ to plane $i$ only, either as a complex number or as
+# angles $10^{-6}$ apart differ by $10^{-4}$ at most over a hundred tokens. This can be computed.
+# A tangent $T$ changes $R_\delta$ by $R_\delta T - T R_\delta$, to first order. Let $T$ act from plane $j$ to plane $i$ only, either as a complex number or as
 # one after a mirror image, so that there are $2 + 2$ real dimensions for each of the $(D/2)^2$ pairs. Since planes turn by complex units, the change at offset
-# $\delta$ has the size of $S$ times
+# $\delta$ has the size of $T$ times
 #
 # $$
-# \big| e^{i \theta_i \delta} - e^{\pm i \theta_j \delta} \big| = 2\, \big| \sin \tfrac{1}{2} (\theta_i \mp \theta_j)\, \delta \big| .
+# \big| e^{i \varphi_i \delta} - e^{\pm i \varphi_j \delta} \big| = 2\, \big| \sin \tfrac{1}{2} (\varphi_i \mp \varphi_j)\, \delta \big| .
 # $$
 #
 # These directions are orthogonal, and so are their images. Hence the root mean square of this number over $\delta = 0, \dots, L - 1$ is a singular value of
-# the map $S \mapsto (R_\delta S - S R_\delta)_\delta$ over $\sqrt{L}$, twice for each pair and sign. The mean square has a closed form,
-# $2 - 2 \cdot \frac{1}{L} \sum_\delta \cos g\delta$ with $g = \theta_i \mp \theta_j$:
+# the map $T \mapsto (R_\delta T - T R_\delta)_\delta$ over $\sqrt{L}$, twice for each pair and sign. The mean square has a closed form,
+# $2 - 2 \cdot \frac{1}{L} \sum_\delta \cos g\delta$ with $g = \varphi_i \mp \varphi_j$:
 
 
 # %%
@@ -533,8 +533,8 @@ def ladder(base, D):  # the frequencies in use, fast to slow
     return base ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D)
 
 
-def sensitivity(theta, L):  # (2, planes, planes): as a complex number, and mirrored
-    gap = torch.stack((theta[:, None] - theta, theta[:, None] + theta))
+def sensitivity(phi, L):  # (2, planes, planes): as a complex number, and mirrored
+    gap = torch.stack((phi[:, None] - phi, phi[:, None] + phi))
     kernel = ((2 * L - 1) * gap / 2).sin() / (gap / 2).sin()
     kernel = torch.where(gap == 0, 2 * L - 1.0, kernel)
     # the mean of cos(gap m) over m < L is (kernel + 1) / 2L
@@ -545,15 +545,15 @@ def sensitivity(theta, L):  # (2, planes, planes): as a complex number, and mirr
 # The formula against all $D^2$ singular values of the explicit map, for $D = 8$ and $L = 20$, to $10^{-7}$ (half the digits, since a square root is taken):
 
 # %%
-theta = ladder(1e4, 8)
-maps = torch.cat([commutator(rotation(theta.tolist(), 8, m)) for m in range(20)])
+phi = ladder(1e4, 8)
+maps = torch.cat([commutator(rotation(phi.tolist(), 8, m)) for m in range(20)])
 explicit = torch.linalg.svdvals(maps) / math.sqrt(20)
-sizes = sensitivity(theta, 20).flatten().repeat_interleave(2)
+sizes = sensitivity(phi, 20).flatten().repeat_interleave(2)
 assert len(sizes) == 64
 assert (explicit - sizes.sort(descending=True).values).abs().max() < 1e-7
 
 # %% [markdown]
-# Now the real ladders $\theta_i = \text{base}^{-2i/D}$ with $D = 128$, for the bases $10^4$ (the original, kept by Llama 2) and $5 \cdot 10^5$ (chosen
+# Now the real ladders $\varphi_i = \text{base}^{-2i/D}$ with $D = 128$, for the bases $10^4$ (the original, kept by Llama 2) and $5 \cdot 10^5$ (chosen
 # for longer texts, by Llama 3 among others). We call a direction of unit size *practically idle* at tolerance $\varepsilon$ if this root mean square change of $R_\delta$ is below $\varepsilon$.
 
 # %%
@@ -561,8 +561,8 @@ lengths = [2**k for k in range(18)]
 
 
 def practically_idle(base, tolerance):
-    theta = ladder(base, 128)
-    return [2 * int((sensitivity(theta, L) < tolerance).sum()) for L in lengths]
+    phi = ladder(base, 128)
+    return [2 * int((sensitivity(phi, L) < tolerance).sum()) for L in lengths]
 
 
 curves = {
@@ -580,14 +580,14 @@ reached = [lengths[counts.index(128)] for counts in curves.values()]
 assert reached == [128, 1024, 4096, 32768]
 assert 9 < practically_idle(5e5, 1e-2)[8] / 128 < 11
 
-# %% mystnb={"image": {"alt": "Left: a square heat map over pairs of 64 planes. It is bright, of order one, along the edges of fast planes, and falls to below one in a hundred thousand in the corner of slow planes and along the diagonal; a white line marks one in a thousand. Right: four falling curves against sequence length on logarithmic axes, all starting at 16,384 and ending at 128; those for the larger base and the looser tolerance arrive later."}, "figure": {"caption": "Left: root mean square change of $R_\\delta$, relative to the size of $S$, when plane $j$ is mixed into plane $i$ as a complex number, base $5 \\cdot 10^5$ and $L = 256$; the white line is $10^{-3}$. Right: the directions of $\\mathfrak{gl}(128)$ that change $R_\\delta$ by less than a tolerance, between no rotation ($D^2$) and the exact count ($D$).", "name": "fig-rotary-idle"}}
+# %% mystnb={"image": {"alt": "Left: a square heat map over pairs of 64 planes. It is bright, of order one, along the edges of fast planes, and falls to below one in a hundred thousand in the corner of slow planes and along the diagonal; a white line marks one in a thousand. Right: four falling curves against sequence length on logarithmic axes, all starting at 16,384 and ending at 128; those for the larger base and the looser tolerance arrive later."}, "figure": {"caption": "Left: root mean square change of $R_\\delta$, relative to the size of $T$, when plane $j$ is mixed into plane $i$ as a complex number, base $5 \\cdot 10^5$ and $L = 256$; the white line is $10^{-3}$. Right: the directions of $\\mathfrak{gl}(128)$ that change $R_\\delta$ by less than a tolerance, between no rotation ($D^2$) and the exact count ($D$).", "name": "fig-rotary-idle"}}
 mixed = sensitivity(ladder(5e5, 128), 256)[0]
 figures.rotary_idle_directions(mixed, 1e-3, lengths, curves, (128, 128**2))
 
 # %% [markdown]
-# {numref}`fig-rotary-idle` has both of our earlier chapters as its ends. A single token sees no offset but zero, and all $D^2 = 16{,}384$ directions are idle. As texts grow
-# longer more and more planes tell themselves apart, the slow ones last. With the small base and the tight tolerance nothing but the exact $D = 128$ is left at
-# $L = 128$; with the large base and the loose tolerance this takes $L = 32{,}768$, and a text of 256 tokens leaves about ten times as many.
+# {numref}`fig-rotary-idle` begins with the count without rotation and ends with the exact one. At $L = 1$ the only offset is zero, and all $D^2 = 16{,}384$ directions keep $M_0$. As texts grow
+# longer more and more planes are told apart, the slow ones last. With the small base and the tight tolerance nothing but the exact $D = 128$ is left at
+# $L = 128$; with the large base and the loose tolerance the first power of two at which this is so is $32{,}768$, and a text of 256 tokens leaves about ten times as many.
 #
 # What this means for one head: mix its two slowest planes by half, and look at the products at several offsets.
 
@@ -613,7 +613,7 @@ assert change(0, 1, 16) > 0.1
 # %% [markdown]
 # ## Break it
 #
-# **Drop the neighbours.** If only even offsets occur, $R$ is never seen, only $R^2$. Half turns look still, and the angles $\theta$ and $\pi - \theta$ look opposite. In general, what counts
+# **Drop the neighbours.** If only even offsets occur, $R$ is never seen, only $R^2$. Half turns look still, and the angles $\varphi$ and $\pi - \varphi$ look opposite. In general, what counts
 # is $R_g$, with $g$ the greatest common divisor of the differences of offsets.
 
 # %%
@@ -644,7 +644,7 @@ for frequencies, expected in (((), 4), ((0.5,), 2), ((0.5, 1.1), 0)):
 #
 # Rotary positions identify almost everything that an unrotated head leaves open. Of the $D^2$ dimensions there remain $D$: a scale and a phase for each plane. The scale
 # says that queries may grow where keys shrink, plane by plane; the phase says that only the angle *between* query and key matters. Nothing may be moved from one plane to another.
-# That is a warning to anyone who rotates weights to compress or to merge models: a trick that is exact without rotations, such as an orthogonal change of basis of queries and keys, is not exact with them.
+# To compress or to merge models some methods rotate weights: an orthogonal change of basis of queries and keys, exact without rotations, is not exact with them.
 # And it is a matter of degree. The slow planes of a long ladder were made to tell distant tokens apart. On short texts they are barely identified, and
 # training on short texts can hardly tell one basis of these planes from another.
 #
@@ -654,7 +654,8 @@ for frequencies, expected in (((), 4), ((0.5,), 2), ((0.5, 1.1), 0)):
 # Proposition 4.8 gives $(\mathbb{C} \setminus \{0\})^{D/2}$ without a condition on the frequencies. It holds exactly when they are distinct modulo sign and $2\pi$ and no coordinate is still or
 # half-turning, as in the usual ladders; {prf:ref}`lem-commutant` has the other cases, partly rotated heads among them. Of changes of the form $(A W_Q, B W_K)$ the paper derives, as in part 2 of {prf:ref}`prop-rotary`,
 # that $A$ has to commute. What it says it waves at is the commutant; and it does not ask whether other weights, not of this form, have the same products (they have not: part 1), or whether the outputs show
-# all products ({prf:ref}`lem-rotary-outputs` and {prf:ref}`lem-rotary-heads`). Neither text is about a sequence of given length and arithmetic of given precision.
+# all products ({prf:ref}`lem-rotary-outputs` and {prf:ref}`lem-rotary-heads`). {cite:t}`tran2026` find that sinusoidal positions keep the equivalences of plain attention and that rotary
+# ones leave fewer; {prf:ref}`rem-20-group` and what follows it measure both.
 # ```
 #
 # ## Exercises
@@ -679,19 +680,19 @@ assert measure(layer).nullity == 38 + 1
 # ```{admonition} Answer
 # :class: dropdown
 #
-# Multiply the rows of plane $i$ of $W_Q$ by $\alpha_i = (\|K_i\| / \|Q_i\|)^{1/2}$ and divide those of $W_K$ by it. The phases turn the two Gram matrices of a plane alike and leave these totals alone, so $D/2$ balances
+# Multiply the two rows of plane $i$ of $W_Q$ by $a_i$ and divide those of $W_K$ by it, where $a_i^2$ is the norm of these rows of $W_K$ over that of those of $W_Q$. The phases turn the two Gram matrices of a plane alike and leave these totals alone, so $D/2$ balances
 # are all that $D$ dimensions can buy: the rest of $W_Q W_Q^\top$ and $W_K W_K^\top$ is identified up to the phases.
 # ```
 
 # %% tags=["hide-cell"]
 size = lambda W: W.view(D // 2, 2, E).square().sum((1, 2)).sqrt()
-alpha = (size(W_K) / size(W_Q)).sqrt().repeat_interleave(2)[:, None]
-balanced = p | {"W_Q": (alpha * W_Q)[None], "W_K": (W_K / alpha)[None]}
+scale = (size(W_K) / size(W_Q)).sqrt().repeat_interleave(2)[:, None]
+balanced = p | {"W_Q": (scale * W_Q)[None], "W_K": (W_K / scale)[None]}
 new_scores = scores(head, balanced, *project(head, balanced, x)[:2])[0]
 assert relative_change(new_scores, by_package) < 1e-12
-assert (size(alpha * W_Q) - size(W_K / alpha)).abs().max() < 1e-12
+assert (size(scale * W_Q) - size(W_K / scale)).abs().max() < 1e-12
 gram = lambda W: W @ W.mT
-assert relative_change(gram(W_K / alpha), gram(alpha * W_Q)) > 0.1
+assert relative_change(gram(W_K / scale), gram(scale * W_Q)) > 0.1
 
 # %% [markdown]
 # **3.** How long must sequences be to identify all that can be identified? {prf:ref}`prop-rotary` needs two neighbouring offsets, and offset 0 pairs a token with itself only.
@@ -718,4 +719,4 @@ print("idle with two, three and six tokens:", from_length)
 assert from_length == {4: [6, 4, 4], 8: [4, 4, 4]}
 
 # %% [markdown]
-# Next, {doc}`09_grouped_queries` lets several query heads share one key head, with rotations and without.
+# **Next:** {doc}`09_grouped_queries` lets several query heads share one key head, with rotations and without.

@@ -28,20 +28,20 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # Grouped queries
 #
-# *Assumed: {prf:ref}`prop-orbit` (one pair of maps), {prf:ref}`lem-heads-apart` (many heads), and for rotations {doc}`08_rotary_positions`. No biases, plain softmax.*
+# *Assumed: {prf:ref}`prop-orbit` (one pair of maps), {prf:ref}`lem-heads-apart` (many heads), and for rotations {doc}`08_rotary_positions`. No biases, plain softmax, a causal mask or none.*
 #
 # *In the ledger:* {ref}`section 4.9 <ledger-sec-4-9>`, {ref}`Llama-2-70B <ledger-llama>`.
 #
 # ## The question
 #
 # Keys and values are what a model has to remember of the text so far, so it pays to have few of them. In grouped-query attention
-# ({cite:t}`ainslie2023`) $H$ query heads are served by $G$ key and value heads. With $J = H/G$ and everything numbered from zero, query head $h$ reads group
+# ({cite:t}`ainslie2023`) $H$ query heads are served by $G$ key and value heads, $H/G$ by each. With everything numbered from zero, query head $h$ reads group
 #
 # $$
-# g(h) = \lfloor h / J \rfloor .
+# g(h) = \lfloor h G / H \rfloor .
 # $$
 #
-# $G = H$ is the plain layer, $G = 1$ is called multi-query attention. A change of basis of a group's keys must now be followed by all $J$ of its query heads, so there is
+# $G = H$ is the plain layer, $G = 1$ is called multi-query attention. A change of basis of a group's keys must now be followed by all $H/G$ of its query heads, so there is
 # less freedom. How much less, and is the larger identified share a gain? And what is the right number for a large model in use,
 # Llama-2-70B, which has groups *and* {term}`rotary positions <rotary position>`?
 #
@@ -50,12 +50,12 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proposition} Grouped queries (paper: section 4.9, with necessity)
 # :label: prop-groups
 #
-# In each group let the key map $W_K$ have rank $D$, so $D \le E$, and the stack $[W_Q^1 \cdots W_Q^J] \in \mathbb{R}^{D \times JE}$ of its query maps as well.
+# In each group, of $n = H/G$ query heads, let the key map $W_K$ have rank $D$, so $D \le E$, and the stack $[W_Q^1 \cdots W_Q^n] \in \mathbb{R}^{D \times nE}$ of its query maps as well.
 #
-# 1. Other weights of the group have the same $J$ products, $W_K'^\top W_Q'^j = W_K^\top W_Q^j$ for all $j$, if and only if
+# 1. Other weights of the group have the same $n$ products, $W_K'^\top W_Q'^j = W_K^\top W_Q^j$ for all $j$, if and only if
 #
 #    $$
-#    W_Q'^j = S\, W_Q^j \quad (j = 1, \dots, J), \qquad W_K' = S^{-\top} W_K
+#    W_Q'^j = S\, W_Q^j \quad (j = 1, \dots, n), \qquad W_K' = S^{-\top} W_K
 #    $$
 #
 #    with one nonsingular $S \in \mathbb{R}^{D \times D}$ for the whole group. It is unique.
@@ -63,17 +63,17 @@ elif os.path.isdir("../../../notebooks/results"):
 #    {term}`share` is
 #
 #    $$
-#    1 - \frac{G D}{(H + G) E}, \qquad \text{and} \quad 1 - \frac{1}{H (J + 1)} \quad \text{if } D = E/H .
+#    1 - \frac{G D}{(H + G) E}, \qquad \text{and} \quad 1 - \frac{1}{H (n + 1)} \quad \text{if } D = E/H .
 #    $$
 #
-# 3. Let $W_V$ have rank $C$, so $C \le E$, and the stack of the output maps $W_O^j$, one above the other in $\mathbb{R}^{JE \times C}$, as well. Other weights of the group have the same $J$ products $W_O^j W_V$
+# 3. Let $W_V$ have rank $C$, so $C \le E$, and the stack of the output maps $W_O^j$, one above the other in $\mathbb{R}^{nE \times C}$, as well. Other weights of the group have the same $n$ products $W_O^j W_V$
 #    if and only if they are $(S W_V,\; W_O^j S^{-1})$ with one nonsingular $S$, which is unique. At generic weights $G C^2$ of $(H + G) C E$ are unidentified.
 # ```
 #
 # ```{prf:proposition} Groups with rotary positions (paper: section 4.9)
 # :label: prop-groups-rotary
 #
-# Let queries and keys be turned by their positions, attention be causal, and ranks be as in {prf:ref}`prop-groups`. Its part 1 holds for the products at all offsets of a set with two neighbours, with $S$
+# Let queries and keys be turned by their positions, let the mask be causal or none, and ranks be as in {prf:ref}`prop-groups`. Its part 1 holds for the products at all offsets of a set with two neighbours, with $S$
 # in the {term}`commutant` of $R$. At generic weights $G$ times the dimension of the commutant ({prf:ref}`lem-commutant`) query and key weights are
 # unidentified: $G D$ for distinct frequencies. Values and outputs are not turned and keep their $G C^2$.
 # ```
@@ -92,18 +92,18 @@ elif os.path.isdir("../../../notebooks/results"):
 # (of {prf:ref}`prop-groups`) *1.* "If" is {prf:ref}`lem-invariance`, head by head. For "only if" put the query maps side by side,
 #
 # $$
-# \bar W_Q = [W_Q^1 \cdots W_Q^J] \in \mathbb{R}^{D \times JE}, \qquad W_K^\top \bar W_Q = [M^1 \cdots M^J] .
+# \bar W_Q = [W_Q^1 \cdots W_Q^n] \in \mathbb{R}^{D \times nE}, \qquad W_K^\top \bar W_Q = [M^1 \cdots M^n] .
 # $$
 #
-# The $J$ products are one product, of two maps of rank $D$. The proof of {prf:ref}`prop-orbit` uses ranks alone, not that $W_Q$ and $W_K$ have equally many columns: $\bar W_Q$ and $\bar W_Q'$ have the row
+# The $n$ products are one product, of two maps of rank $D$. The proof of {prf:ref}`prop-orbit` uses ranks alone, not that $W_Q$ and $W_K$ have equally many columns: $\bar W_Q$ and $\bar W_Q'$ have the row
 # space of $W_K^\top \bar W_Q$, so $\bar W_Q' = S \bar W_Q$ with a unique nonsingular $S$, and cancelling $\bar W_Q$ on the right leaves $W_K'^\top S = W_K^\top$.
 #
 # *2.* By {prf:ref}`lem-heads-apart`, which is about products and does not ask who owns the factors, and whose conditions generic weights meet with shared keys too, a direction is unidentified exactly when it keeps all $H$ products $M_h$ and all $N_h$ to first order. Groups share no
-# weights. In a group the derivative of $W_K^\top \bar W_Q$ runs over all $E \times JE$ matrices with columns in a $D$-dimensional space or rows in one, of dimension $DE + D J E - D^2$, as in the proof of
-# {prf:ref}`prop-count-r`. It has $DE + DJE$ arguments, so its null space has dimension $D^2$. With $D = E/H$ the ratio $G D^2 / ((H + G) D E)$ is
-# $G / ((H + G) H) = 1/((J + 1) H)$.
+# weights. In a group $W_K^\top \bar W_Q$ is a product of factors of rank $D$ with $E$ and $nE$ columns, which loses $D (E + nE) - (DE + D n E - D^2) = D^2$ numbers by
+# {prf:ref}`lem-what-a-product-loses`. With $D = E/H$ the ratio $G D^2 / ((H + G) D E)$ is
+# $G / ((H + G) H) = 1/((n + 1) H)$.
 #
-# *3.* With the stack $\bar W_O \in \mathbb{R}^{JE \times C}$ the products of the group are $\bar W_O W_V$: once more one product of maps of rank $C$, with $W_V$ for $\bar W_Q$ and $\bar W_O^\top$ for $W_K$.
+# *3.* With the stack $\bar W_O \in \mathbb{R}^{nE \times C}$ the products of the group are $\bar W_O W_V$: once more one product of maps of rank $C$, with $W_V$ for $\bar W_Q$ and $\bar W_O^\top$ for $W_K$.
 # ```
 #
 # ```{prf:proof}
@@ -113,7 +113,7 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ## The same symbols in code
 #
-# A layer with groups in eight lines. Which head reads which group is an argument, a list, so that we can try others.
+# A layer with groups in eight lines. Which head reads which group is an argument, so that we can try others.
 
 # %%
 import math
@@ -142,11 +142,11 @@ def layer(p, x, group):  # x: (L, E); query head h reads key and value head grou
 
 # %%
 H, G, D, E = 4, 2, 3, 12
-J = H // G
+served = H // G  # query heads of a group
 grouped = Attention(E, H, G)  # D = C = E // H
 p, x = grouped.random_parameters(seed=1), normal(9, E, seed=2)
 y = forward(grouped, p, x)
-blocks = [h // J for h in range(H)]
+blocks = [h // served for h in range(H)]
 assert blocks == [0, 0, 1, 1] and (layer(p, x, blocks) - y).abs().max() < 1e-12
 
 # %% [markdown]
@@ -155,15 +155,16 @@ assert blocks == [0, 0, 1, 1] and (layer(p, x, blocks) - y).abs().max() < 1e-12
 
 
 # %%
-def move(S, T):  # S, T: one matrix for each query head
-    first = list(range(0, H, J))  # the heads whose matrices the groups follow
-    W_Q, W_O = S @ p["W_Q"], p["W_O"] @ torch.linalg.inv(T)
+def move(S, S_V):  # of queries and keys, of values; one matrix for each query head
+    first = list(range(0, H, served))  # the heads whose matrices the groups follow
+    W_Q, W_O = S @ p["W_Q"], p["W_O"] @ torch.linalg.inv(S_V)
     _, W_K = act_query_key(S[first], p["W_Q"][first], p["W_K"])
-    W_V, _ = act_value_output(T[first], p["W_V"], p["W_O"][first])
+    W_V, _ = act_value_output(S_V[first], p["W_V"], p["W_O"][first])
     return {"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": W_O}
 
 
-shared = [normal(G, D, D, seed=seed).repeat_interleave(J, 0) for seed in (3, 4)]
+for_groups = [normal(G, D, D, seed=seed) for seed in (3, 4)]
+shared = [S.repeat_interleave(served, 0) for S in for_groups]
 single = [normal(H, D, D, seed=seed) for seed in (3, 4)]
 assert relative_change(move(*shared)["W_Q"], p["W_Q"]) > 1
 check(
@@ -174,13 +175,13 @@ check(
 
 # %% [markdown]
 # **And nothing else.** For a trial of "only if" we need weights that were not made by some $S$: take the products of the first group, forget its weights, and make others from a singular value decomposition of the stack
-# $[M^1 \cdots M^J] = U \Sigma V^\top$, namely $W_K' = U^\top$ and $\bar W_Q' = \Sigma V^\top$. Each query head then has a matrix $S = W_Q'^j (W_Q^j)^+$ of its own to read off. It is the same for all, and the keys have followed.
+# $[M^1 \cdots M^n] = U \Sigma V^\top$ of rank $D$, namely $W_K' = U^\top$ and $\bar W_Q' = \Sigma V^\top$. From each query head we read off a matrix $W_Q'^j (W_Q^j)^+$. It is the same $S$ for all, and the keys have followed.
 
 # %%
-W_Q, W_K = p["W_Q"][:J], p["W_K"][0]
-U, s, Vh = torch.linalg.svd(torch.cat([W_K.mT @ W for W in W_Q], 1))  # (E, J E)
+W_Q, W_K = p["W_Q"][:served], p["W_K"][0]
+U, s, Vh = torch.linalg.svd(torch.cat([W_K.mT @ W for W in W_Q], 1))  # (E, n E)
 new_K, new_Q = U[:, :D].mT, torch.stack((s[:D, None] * Vh[:D]).split(E, 1))
-S = new_Q @ torch.linalg.pinv(W_Q)  # (J, D, D): one for each head
+S = new_Q @ torch.linalg.pinv(W_Q)  # (n, D, D): one for each head
 assert relative_change(new_Q, W_Q) > 0.5
 pairs = ((S[1], S[0]), (new_Q, S @ W_Q), (new_K, torch.linalg.inv(S[0]).mT @ W_K))
 check("sec-4.9", recovered=max(relative_change(*pair) for pair in pairs))
@@ -205,27 +206,27 @@ check("sec-4.9", recovered=max(relative_change(*pair) for pair in pairs))
 # \delta W_K = \begin{pmatrix} 0 & 0 & 0 \\ -1 & -1 & 0 \end{pmatrix} .
 # $$
 #
-# If the plane makes a quarter turn at each step, as in {doc}`chapter 8 <08_rotary_positions>`, the four become two. In whole numbers, and by the outputs of a layer with these weights:
+# If the plane makes a quarter turn at each step, as in {doc}`chapter 8 <08_rotary_positions>`, the four become two. In whole numbers, and the four also by the outputs of a layer with these weights:
 
 # %%
-Q_hand = torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [1, 0, 0]]])
-K_hand = torch.tensor([[[1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 1, 1]]])
-turns = torch.tensor([[[1, 0], [0, 1]], [[0, -1], [1, 0]]])  # R^0 and R^1
+hand_Q = torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [1, 0, 0]]])
+hand_K = torch.tensor([[[1, 1, 0], [0, 0, 1]], [[1, 0, 0], [0, 1, 1]]])
+turns = torch.tensor([[[1, 0], [0, 1]], [[0, -1], [1, 0]]])  # R_0 and R_1
 
 
 def idle_by_hand(keys, group, turns):  # exact: the rank of a matrix of integers
     rows = []
     for unit in torch.eye(12 + keys.numel(), dtype=torch.int64):
         dQ, dK = unit[:12].view(2, 1, 2, 3), unit[12:].view(-1, 1, 2, 3)[group]
-        change = keys[group][:, None].mT @ turns @ dQ + dK.mT @ turns @ Q_hand[:, None]
+        change = keys[group][:, None].mT @ turns @ dQ + dK.mT @ turns @ hand_Q[:, None]
         rows.append(change.flatten().tolist())
     return len(rows) - fmpz_mat(rows).rank()
 
 
 hand = Attention(3, 2, 1, head_dim=2, value_dim=1)
-weights = {"W_Q": Q_hand.double(), "W_K": K_hand[:1].double()}
+weights = {"W_Q": hand_Q.double(), "W_K": hand_K[:1].double()}
 weights = hand.random_parameters(seed=6) | weights
-cases = ((K_hand, [0, 1], 1), (K_hand[:1], [0, 0], 1), (K_hand[:1], [0, 0], 2))
+cases = ((hand_K, [0, 1], 1), (hand_K[:1], [0, 0], 1), (hand_K[:1], [0, 0], 2))
 check(
     "sec-4.9",
     by_hand=[idle_by_hand(keys, group, turns[:n]) for keys, group, n in cases],
@@ -233,7 +234,7 @@ check(
 )
 
 # %% [markdown]
-# **Who reads whom.** The other natural rule, $h \bmod G$, deals the heads out like cards. With the same weights it makes another function: loading a checkpoint with the wrong rule gives a
+# **Who reads whom.** The other natural rule is $h \bmod G$. With the same weights it makes another function: loading a checkpoint with the wrong rule gives a
 # model that runs and is wrong. It is the function of the right rule after sorting the heads by the group they read, so nothing changes in any count.
 
 # %%
@@ -280,18 +281,15 @@ described = {
     name: [Attention(16, 8, g, value_dim=1, rotary=planes) for g in groups]
     for name, planes in kinds.items()
 }
-check(
-    "sec-4.9",
-    table_formula=formulas,
-    table_measured={
-        name: [measured_lost(a) for a in layers] for name, layers in described.items()
-    },
-)
+losses = {
+    name: [measured_lost(a) for a in layers] for name, layers in described.items()
+}
+check("sec-4.9", table_formula=formulas, table_measured=losses)
 weights = [(8 + g) * 2 * 16 for g in groups]
-print("G  J  weights  identified share  with rotation")
+print("G  H/G  weights  identified share  with rotation")
 for g, n, lost, turned in zip(groups, weights, *formulas.values()):
     assert abs(lost / n - 1 / (8 * (8 // g + 1))) < 1e-12
-    print(f"{g}  {8 // g}  {n:7}  {1 - lost / n:16.4f}  {1 - turned / n:13.4f}")
+    print(f"{g}  {8 // g:3}  {n:7}  {1 - lost / n:16.4f}  {1 - turned / n:13.4f}")
 
 # %% [markdown]
 # The share rises from $15/16$ to $71/72$. The generators say the same on the layer above, with $G D^2 = 18$ directions for each
@@ -312,7 +310,7 @@ assert rank(directions) == len(directions) == 2 * G * D**2 == measure(grouped).n
 assert (J_rows @ directions.mT).norm() < 1e-12 * J_rows.norm() * directions.norm()
 
 # %% [markdown]
-# Whole layers, values and outputs included, with two groups, one group, and two groups that turn, by every way there is:
+# Whole layers with two groups, one group, and two groups that turn, by every way there is:
 
 # %%
 wholes = Attention(8, 4, 2), Attention(8, 4, 1), Attention(8, 4, 2, rotary=(0.7,))
@@ -358,7 +356,7 @@ print(f"80 layers: queries and keys {80 * 1024:,}, values and outputs {80 * 1310
 print(f"plain layer: {100 * (1 - plain_share):.2f}%")
 
 # %% [markdown]
-# A layer too large to differentiate can be checked on a smaller one of the same make: the same ratio of $H/G = 8$, all planes turning at different rates, narrow heads.
+# This layer is too large to differentiate. A smaller one has the same ratio $H/G = 8$, planes that turn at different rates, and narrow heads.
 
 # %%
 small = Attention(16, 8, 1, 4, 4, rotary=(1.0, 0.01))
@@ -371,15 +369,15 @@ check(
     small_generators=independent_directions(small),
 )
 
-# %% mystnb={"image": {"alt": "Left: bars on a logarithmic scale for four variants of one layer. Queries and keys go from 1,048,576 for the plain layer to 131,072 with groups, 8,192 with rotary positions and 1,024 with both; values and outputs stay at 1,048,576 without groups and 131,072 with them. Right: the unidentified share of query and key weights grows with the number of groups from about 1.4 to 6.2 percent without rotation, and half of that with; measured points lie on the lines."}, "figure": {"caption": "Left: unidentified numbers in one layer of the size of Llama-2-70B's, by circuit. Right: unidentified share of the query and key weights against the number of groups, $H = 8$, $D = 2$, $E = 16$; lines are the formulas, circles are measured.", "name": "fig-groups"}}
+# %% mystnb={"image": {"alt": "Left: bars on a logarithmic scale for four variants of one layer. Queries and keys go from 1,048,576 for the plain layer to 131,072 with groups, 8,192 with rotary positions and 1,024 with both; values and outputs stay at 1,048,576 without groups and 131,072 with them. Right: the unidentified share of query and key weights grows with the number of groups from about 1.4 to 6.2 percent without rotation, and half of that with; measured points lie on the lines."}, "figure": {"caption": "Left: unidentified numbers in one layer of the size of Llama-2-70B's, by circuit. Right: unidentified share of the query and key weights against the number of groups, $H = 8$, $D = 2$, $E = 16$; lines are the formulas, markers are measured.", "name": "fig-groups"}}
 lines = [1, 2, 3, 4, 5, 6, 7, 8]
 shares = {
     "plain": [g * 2 / ((8 + g) * 16) for g in lines],
     "rotary": [g / ((8 + g) * 16) for g in lines],
 }
 measured_points = {
-    name: (groups, [lost / n for lost, n in zip(losses, weights)])
-    for name, losses in formulas.items()  # which were measured
+    name: (groups, [lost / n for lost, n in zip(found_lost, weights)])
+    for name, found_lost in losses.items()
 }
 figures.grouped_and_rotary(layers, lines, shares, measured_points)
 
@@ -399,13 +397,13 @@ assert 64 * 128**2 // (8 * 128) == 1024
 # %% [markdown]
 # ## Break it
 #
-# **Make heads wider than $E$.** For $D > E$ each of the $J$ products is any $E \times E$ matrix, so a group shows $J E^2$ numbers and hides
+# **Make heads wider than $E$.** For $D > E$ each of the $n = H/G$ products is any $E \times E$ matrix, so a group shows $n E^2$ numbers and hides
 #
 # $$
-# D E (1 + J) - J E^2 .
+# D E (1 + n) - n E^2 .
 # $$
 #
-# For $J = 1$ this is $2DE - E^2$, the number of {prf:ref}`prop-count-r`. It exceeds $D^2$ by $(D - E)(JE - D)$, which is negative for a head on its own and positive as soon as $JE > D$.
+# For $n = 1$ this is $2DE - E^2$, the number of {prf:ref}`prop-count-r`. It exceeds $D^2$ by $(D - E)(nE - D)$, which is negative for a head on its own and positive as soon as $nE > D$.
 
 # %%
 for G_wide, per_group in ((4, 21), (2, 27), (1, 39)):
@@ -414,7 +412,7 @@ for G_wide, per_group in ((4, 21), (2, 27), (1, 39)):
     assert per_group == 5**2 + (5 - 3) * (sharing * 3 - 5)
     assert set(count(wide).terms.values()) == {G_wide * per_group}
     assert measure(wide).nullity == 2 * G_wide * per_group
-    print(f"D = 5, E = 3, J = {sharing}: {per_group} for each group, D^2 = 25")
+    print(f"D = 5, E = 3, H/G = {sharing}: {per_group} for each group, D^2 = 25")
 
 # %% [markdown]
 # **Lower the rank of one query map.** {prf:ref}`prop-groups` asks for the rank of the stack only. Let head 0 lose one rank. In a plain layer its keys gain $E - D$ idle directions
@@ -446,11 +444,11 @@ tied = measure(grouped, parameters=p | {"W_Q": p["W_Q"][[0, 0, 2, 3]]})
 assert tied.nullity - count(grouped).unidentified == E * grouped.C == 36
 
 # %% [markdown]
-# **Write the same function without groups.** Repeat each group's keys and values for its $J$ heads, as many programs do before they run. The outputs are the same; as a point of the plain layer's
+# **Write the same function without groups.** Repeat each group's keys and values for its $H/G$ heads, as many programs do before they run. The outputs are the same; as a point of the plain layer's
 # larger parameter space it has that layer's count, $H D^2 + H C^2$. What is unidentified belongs to a parametrisation, not to a function.
 
 # %%
-repeated = p | {name: p[name].repeat_interleave(J, 0) for name in ("W_K", "W_V")}
+repeated = p | {name: p[name].repeat_interleave(served, 0) for name in ("W_K", "W_V")}
 assert (forward(plain, repeated, x) - y).abs().max() < 1e-12
 assert measure(plain, parameters=repeated).nullity == 2 * H * D**2 == 72
 assert measure(grouped, parameters=p).nullity == 2 * G * D**2 == 36
@@ -465,7 +463,7 @@ assert measure(grouped, parameters=p).nullity == 2 * G * D**2 == 36
 # (H + G) D E - G D^2 = H D E + G D (E - D),
 # $$
 #
-# *falls* as $G$ falls. A larger share of fewer weights is not by itself an advantage, and we should not read the table above as an argument for sharing keys; the argument for that is memory.
+# *falls* as $G$ falls. A larger share of fewer weights is not by itself an advantage, and the table above is no argument for sharing keys; the argument for that is memory.
 #
 # ## Exercises
 #
@@ -501,7 +499,8 @@ same = q | dict(zip(("W_Q", "W_K"), moved))
 
 
 def pooled(w):
-    return w | {name: w[name].unflatten(0, (G, J)).mean(1) for name in ("W_K", "W_V")}
+    mean = {name: w[name].unflatten(0, (G, served)).mean(1) for name in ("W_K", "W_V")}
+    return w | mean
 
 
 assert relative_change(forward(plain, same, x), forward(plain, q, x)) < 1e-9
@@ -514,16 +513,16 @@ assert relative_change(averages[1], averages[0]) > 0.1
 # ```{admonition} Answer
 # :class: dropdown
 #
-# Take $W_K = L_K U_K$ with $U_K$ orthonormal rows (a QR factorisation of $W_K^\top$) and let $S = L_K^\top$, so that $S^{-\top} W_K = U_K$. What is left are the orthogonal $S$, of dimension $D(D - 1)/2$ for each group. With
+# Take $W_K = A U$ with orthonormal rows of $U$ (a QR factorisation of $W_K^\top$) and move by the $S$ with $S^\top = A$, so that $S^{-\top} W_K = U$. What is left are the orthogonal $S$, of dimension $D(D - 1)/2$ for each group. With
 # rotary positions there are only scales and phases: each plane can be given a set size and its two rows turned until they are orthogonal, but they cannot be made equally long, nor different planes orthogonal.
 # ```
 
 # %% tags=["hide-cell"]
-S = torch.stack([torch.linalg.qr(W.mT).R for W in p["W_K"]])  # W_K = R^T Q^T
+S = torch.stack([torch.linalg.qr(W.mT).R for W in p["W_K"]])  # W_K = S^T U
 W_K = torch.linalg.inv(S).mT @ p["W_K"]
-white = p | {"W_Q": S.repeat_interleave(J, 0) @ p["W_Q"], "W_K": W_K}
+white = p | {"W_Q": S.repeat_interleave(served, 0) @ p["W_Q"], "W_K": W_K}
 assert (W_K @ W_K.mT - torch.eye(D, dtype=torch.float64)).abs().max() < 1e-12
 assert relative_change(forward(grouped, white, x), y) < 1e-10
 
 # %% [markdown]
-# Next, {doc}`10_no_single_head` asks the opposite question: whether a layer with one head can be made to identify as much as one with many.
+# **Next:** {doc}`10_no_single_head` asks the opposite question: whether a layer with one head can be made to identify as much as one with many.

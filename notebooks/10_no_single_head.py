@@ -28,7 +28,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # # No single head will do
 #
-# *Assumed: no biases, no {term}`rotary positions <rotary position>` (until we break that), plain softmax; {prf:ref}`lem-two-products`,
+# *Assumed: no biases, no {term}`rotary positions <rotary position>` (until we break that), plain softmax, a causal mask or none; {prf:ref}`lem-two-products`,
 # {prf:ref}`prop-count-r` and {prf:ref}`cor-whole-layer`.*
 #
 # *In the ledger:* {ref}`section 4.10 <ledger-sec-4-10>`.
@@ -45,8 +45,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # f(X) = W_V X\, \mathrm{softmax}(X^\top W_K^\top W_Q X), \qquad W_V \in \mathbb{R}^{E \times E};
 # $$
 #
-# we also take the form in use, with $W_O W_V$ in the place of $W_V$ and any value width. Their head widths are called $D'$ and $C'$ here,
-# to keep them apart from those of the multi-head layer.
+# we also take the form in use, with $W_O W_V$ in the place of $W_V$ and any value width. Their widths are called $D'$ and $C'$ here.
 
 # %% [markdown]
 # ## The claim
@@ -54,17 +53,18 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:theorem} No single head (paper: section 4.10)
 # :label: thm-no-go
 #
-# Let $E \ge 2$, let $H \ge 2$ divide $E$, and take a multi-head layer with $D = C = E/H$. It identifies $(4 - 2/H)\, E^2 \ge 3E^2$ numbers.
+# Let $E \ge 2$, let $H \ge 2$ divide $E$, and take a multi-head layer with $D = C = E/H$. At generic weights it identifies
+# $(4 - 2/H)\, E^2 \ge 3E^2$ numbers.
 #
-# Every single-head layer on the same $E$, of any head width $D' \ge 1$, identifies fewer: without an output matrix, and with one of any
-# value width $C' \ge 1$. In detail, with $\eta = D'/E$ and $\gamma = C'/E$ it identifies
+# Every single-head layer on the same $E$, of any head width $D' \ge 1$ and at any weights, identifies fewer: without an output matrix, and with
+# one of any value width $C' \ge 1$. In detail, at generic weights and with $a = D'/E$ and $c = C'/E$ it identifies
 #
 # $$
-# \big(1 + g(\eta)\big)\, E^2 \quad \text{without}, \qquad \big(g(\gamma) + g(\eta)\big)\, E^2 \quad \text{with an output matrix},
-# \qquad g(\eta) = \begin{cases} 2\eta - \eta^2 & \eta \le 1, \\ 1 & \eta \ge 1, \end{cases}
+# \big(1 + g(a)\big)\, E^2 \quad \text{without}, \qquad \big(g(c) + g(a)\big)\, E^2 \quad \text{with an output matrix},
+# \qquad g(a) = \begin{cases} 2a - a^2 & a \le 1, \\ 1 & a \ge 1, \end{cases}
 # $$
 #
-# and neither is ever more than $2E^2$.
+# and at no weights more than $2E^2$.
 # ```
 #
 # ```{prf:proposition} The price of a wider embedding (paper: section 4.10)
@@ -100,13 +100,13 @@ elif os.path.isdir("../../../notebooks/results"):
 # (of {prf:ref}`thm-no-go`)
 # The first sentence is {prf:ref}`cor-whole-layer`: $4E^2 - 2E^2/H$, with $H \ge 2$.
 #
-# A single head without an output matrix is a function of $M = W_K^\top W_Q$ and $N = W_V$. By {prf:ref}`lem-two-products`, whose proof asks
-# nothing of $N$ but that it be some nonzero matrix, it identifies as many numbers as $(M, N)$ has independent derivatives. For $N$ these
-# are $E^2$. For $M$ they are $r(2E - r)$ with $r = \min(D', E)$ by {prf:ref}`prop-count-r`, which is $g(\eta) E^2$. With an output matrix
-# $N = W_O W_V$ has $g(\gamma) E^2$ for the same reason.
+# A single head without an output matrix is a function of $M = W_K^\top W_Q$ and of $W_V$, which takes the place of $N$. By
+# {prf:ref}`lem-two-products`, whose proof asks nothing of $N$ but that it be some nonzero matrix, it identifies as many numbers as $(M, W_V)$
+# has independent derivatives. For $W_V$ these are $E^2$. For $M$ they are $r(2E - r)$ with $r = \min(D', E)$ by {prf:ref}`prop-count-r`,
+# which is $g(a) E^2$. With an output matrix $N = W_O W_V$ has $g(c) E^2$ for the same reason.
 #
-# The bound needs none of the detail: $M$ and $N$ are two $E \times E$ matrices, and a function of $2E^2$ numbers cannot have a Jacobian of
-# larger rank. And $2E^2 < 3E^2$.
+# The bound needs none of the detail: either way the outputs are a function of two $E \times E$ matrices, and a function of $2E^2$ numbers
+# cannot have a Jacobian of larger rank. And $2E^2 < 3E^2$.
 # ```
 #
 # ```{prf:proof}
@@ -126,9 +126,9 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:remark} Departure from the paper
 # :label: rem-10-wide
 #
-# The paper writes the count as $1 + 2\eta - \eta^2$ and bounds it by its maximum, 2 at $\eta = 1$. For $\eta > 1$ this polynomial is not
-# the count: it falls, while the count stays at 2. And the paper's single head has no output matrix. Neither is a loophole, as the theorem
-# says.
+# The paper writes the count over $E^2$ as $1 + 2a - a^2$ (in our letters) and bounds it by its maximum, 2 at $a = 1$. For $a > 1$ this
+# polynomial is not the count: it falls, while the count stays at 2. And the paper's single head has no output matrix. The conclusion holds
+# for wider heads too, and with an output matrix.
 # ```
 #
 # ```{prf:remark} Departure from the paper
@@ -159,8 +159,8 @@ from attnid.tensors import normal, rank
 
 
 # %%
-def g(eta):
-    return 2 * eta - eta**2 if eta <= 1 else 1.0
+def g(a):
+    return 2 * a - a**2 if a <= 1 else 1.0
 
 
 def identified_single(E, D, C=None):  # C: with an output matrix, of value width C
@@ -264,8 +264,8 @@ check(
 )
 
 # %% [markdown]
-# **Arithmetic, for all sizes.** With the counts granted, the theorem is an inequality between integers. For all $E$ up to 96, all $H$ and all
-# $D'$ up to $2E$ we evaluate both sides. The least margin is that of two heads on two numbers, $12 - 8 = 4$.
+# **Arithmetic, up to $E = 96$.** With the counts granted, the theorem is an inequality between integers. We evaluate both sides for all these
+# $E$, all $H$ that divide them, and all $D'$ up to $2E$. The least margin is that of two heads on tokens of two numbers, $12 - 8 = 4$.
 
 # %%
 margins = []
@@ -277,7 +277,7 @@ for E_ in range(2, 97):
     margins.append(min(counts) - best)
 check("sec-4.10", margin=min(margins))
 
-# %% mystnb={"image": {"alt": "Identified numbers over E squared against the head width over E. The curve without an output matrix rises from one to two and stays there from width E on; the one with an output matrix rises from zero to two. Dots lie on both. Four horizontal lines for 2, 4, 8 and 16 heads lie above, from 3 to almost 4, with a shaded empty band between 2 and 3."}, "figure": {"caption": "Identified numbers, over $E^2$, of a single head as it gets wider: without an output matrix, and with one and $C' = D'$ (lines: theorem; dots: measured at $E = 4$). Horizontal lines: multi-head layers of the usual widths. The thin line is the polynomial $1 + 2\\eta - \\eta^2$ beyond its range.", "name": "fig-no-go"}}
+# %% mystnb={"image": {"alt": "Identified numbers over E squared against the head width over E. The curve without an output matrix rises from one to two and stays there from width E on; the one with an output matrix rises from zero to two. Dots lie on both. Four horizontal lines for 2, 4, 8 and 16 heads lie above, from 3 to almost 4, with a shaded empty band between 2 and 3."}, "figure": {"caption": "Identified numbers, over $E^2$, of a single head as it gets wider: without an output matrix, and with one and $C' = D'$ (lines: theorem; dots: measured at $E = 4$). Horizontal lines: multi-head layers of the usual widths. The thin line is the polynomial $1 + 2a - a^2$ of $a = D'/E$, beyond its range.", "name": "fig-no-go"}}
 heads = {H: identified_multi(16, H) / 16**2 for H in (2, 4, 8, 16)}
 measured = {
     "without": {D / E: n / E**2 for D, n in zip(widths, by_outputs)},
@@ -286,8 +286,8 @@ measured = {
 figures.no_single_head(g, measured, heads)
 
 # %% [markdown]
-# No single head enters the shaded band of {numref}`fig-no-go`, whatever its width. Where a second head comes from is plain: two score
-# products and two value products instead of one each. Their rank is lower, but there are more of them.
+# No single head enters the shaded band of {numref}`fig-no-go`, whatever its width. Why two heads pass it is plain: they have two score
+# products and two value products instead of one each, of lower rank, but more in all.
 #
 # ## With a wider embedding
 #
@@ -320,8 +320,8 @@ check("sec-4.10", matching_widths=list(matching.values()))
 
 # %% [markdown]
 # The first two are those of {cite:t}`vaswani2017`; the GPT-2 sizes are the presets of {cite:t}`karpathy2022`. Rounding up makes the single
-# head identify somewhat too many numbers (3,200 for GPT-2), except where $E^2 (2 - 1/H)$ happens to be a square. GPT-2 XL, with its odd 25 heads, is such a
-# case: $2 - 1/25 = (7/5)^2$, and $E_0 = 2240$ matches exactly. At sizes that we can measure:
+# head identify somewhat too many numbers (3,200 for GPT-2), except where $E^2 (2 - 1/H)$ is a square, as for GPT-2 XL:
+# $2 - 1/25 = (7/5)^2$, and $E_0 = 2240$ matches exactly. At sizes that we can measure:
 
 # %%
 around = []
@@ -338,15 +338,15 @@ assert matching_width(1600, 25) == 2240 and 2 * 2240**2 == identified_multi(1600
 # %% [markdown]
 # ### What else grows
 #
-# Tokens of width $E_0$ pass through the whole network. A GPT with $n$ blocks, an MLP of width $4E$, $V$ tokens and $T$ positions has,
-# without biases,
+# Tokens of width $E_0$ pass through the whole network. A GPT with $n$ blocks, an MLP of width $4E$, a vocabulary of $v$ tokens and $l$
+# positions has, without biases,
 #
 # $$
-# (V + T)\, E + n\, (4E^2 + 8E^2 + 2E) + E
+# (v + l)\, E + n\, (4E^2 + 8E^2 + 2E) + E
 # $$
 #
 # parameters: embeddings, then attention, MLP and two norms in each block, and the last norm. Without an output matrix $4E^2$ becomes
-# $3E^2$. We check the formula on models that we build, then use it.
+# $3E^2$. We check it on models that we build.
 
 
 # %%
@@ -363,16 +363,20 @@ assert matching_width(24, 6) == 33
 # For GPT-2 with 12 heads, and for a network of the same blocks that reads 65 characters:
 
 # %%
-E_, H, n, T = 768, 12, 12, 1024
+E_, H, blocks, positions = 768, 12, 12, 1024
 E_0 = matching_width(E_, H)
 times = [E_0 / E_, 3 * E_0**2 / (4 * E_**2), E_0**2 / E_**2]
 print("width {:.2f}, attention {:.2f} or {:.2f} times as large".format(*times))
 ratios = [
-    [network(E_0, n, V, T, a) / network(E_, n, V, T) for a in (3, 4)]
-    for V in (50257, 65)
+    [
+        network(E_0, blocks, words, positions, matrices)
+        / network(E_, blocks, words, positions)
+        for matrices in (3, 4)
+    ]
+    for words in (50257, 65)
 ]
-for V, pair in zip((50257, 65), ratios):  # without and with an output matrix
-    print("{} tokens: whole network {:.2f} or {:.2f} times as large".format(V, *pair))
+for words, pair in zip((50257, 65), ratios):  # without and with an output matrix
+    print("{} tokens: whole network {:.2f} or {:.2f} times".format(words, *pair))
 assert [round(ratio, 2) for ratio in times] == [1.39, 1.44, 1.92]
 assert abs(math.sqrt(2 - 1 / H) - 1.384) < 1e-3
 assert abs(11 / 12 * (2 - 1 / H) - 1.76) < 0.01
@@ -380,8 +384,7 @@ check("sec-4.10", networks_in_percent=[round(100 * r) for pair in ratios for r i
 
 # %% [markdown]
 # Width and embeddings grow by the root $\sqrt{2 - 1/H}$, blocks by about $2 - 1/H$, and two thirds of a block is MLP, which the comparison
-# was not about. If the wider network does better, nobody can say that its attention is the reason. On this the paper is right: equal counts
-# can be had only at the price of an unfair comparison.
+# was not about. If the wider network does better, nobody can say that its attention is the reason. On this the paper is right.
 #
 # ## Break it
 #
@@ -446,7 +449,7 @@ check(
 # So the theorem is one about plain heads, and a short context keeps a bound for rotary ones. At the same head width $D' = E$ the single rotary head still falls short, $3E^2 - E = 44$ against
 # $52$; a wider one does not.
 #
-# **Believe that equal counts are equal layers.** By {prf:ref}`prop-segment` they are not. First with random weights: for pairs of tokens
+# **Take equal counts for equal layers.** By {prf:ref}`prop-segment` they are not. First with random weights: for pairs of tokens
 # $(y, x)$, the distance of the output at $x$ from the segment between $f(y)$ and $f(x)$, over the length of that segment.
 
 
@@ -487,6 +490,7 @@ for name, H, D in (("one head of width 8", 1, 8), ("two heads of width 1", 2, 1)
     drawn[name] = [(y, at_x(x), x) for x in circle]
     off = max(off_segment(layer, weights, y, x) for x in circle)
     assert off < 1e-12 if H == 1 else off > 0.1
+    assert layer.parameters == (40 if H == 1 else 16)
     alone = forward(layer, weights, circle[:, None])[:, 0]
     assert (alone - circle).abs().max() < 1e-12
 
@@ -499,10 +503,9 @@ figures.segments(drawn)
 #
 # ## What it means
 #
-# Identified numbers are dimensions, and dimensions of what a layer can do. In this currency a multi-head layer of the usual widths is worth
-# between three and four $E^2$, and no single plain head on the same tokens is worth more than two. The paper draws the conclusion that an
-# experiment cannot hold both the embedding and the identified count fixed while it takes the heads away, and this stands, with the output
-# matrix and without.
+# Identified numbers are dimensions of what a layer can do. A multi-head layer of the usual widths has between $3E^2$ and $4E^2$ of them, and no
+# single plain head on the same tokens has more than $2E^2$. The paper concludes that an experiment cannot hold both the embedding and the
+# identified count fixed while it takes the heads away, and this stands, with the output matrix and without.
 #
 # What does not follow is that the missing numbers are the reason why several heads work better. The last figure shows a difference between
 # one head and two that no count repairs, and a rotary head, on sequences long enough, shows that the count can be repaired while this difference stays.
@@ -540,7 +543,7 @@ for n in range(2, 20):
 # remainder 3 or 5 on division by 8 divides it an even number of times. Multiplying $b + a\sqrt2$ by powers of $3 + 2\sqrt2$ then brings a
 # solution to $|b| \le a$, and $|b| = a$ would make the target $a^2$, a square, which it is not: $2H(2H - 1)$ lies between $(2H - 1)^2$ and
 # $(2H)^2$. So $E$ does not matter: 4, 16 and 25 heads can be matched, 2, 6, 8
-# and 12 heads never, however large the single head.
+# and 12 heads never, at any size of the single head.
 # ```
 
 
@@ -575,8 +578,8 @@ assert not exact_matches(384, 6) and (2240, 2240) in exact_matches(1600, 25)
 # :class: dropdown
 #
 # For one head the output is $\sum_i p_i N x_i$ with $p_i > 0$ of sum 1: it lies in the convex hull of the outputs at the single tokens. For
-# $H$ heads each part lies in the hull of the points $N_h x_i$, and the output in the sum of these $H$ hulls, which is larger. Along a line
-# we can see it: project on any direction, and one head never exceeds the largest single-token output, while two heads can.
+# $H$ heads each part lies in the hull of the points $N_h x_i$, and the output in the sum of these $H$ hulls, which is larger. Projected
+# on any direction, one head never exceeds the largest single-token output, while two heads can.
 # ```
 
 

@@ -58,8 +58,8 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # The first four are the paper's; the fifth is a control that it mentions, the sixth completes the square.
 #
-# With $P = W_Q W_Q^\top$ and $K = W_K W_K^\top$ of a head, {term}`rho`, $\rho$, is the share of a step that lies in the null space; {term}`beta` is $\beta = \lVert P -
-# K \rVert_F$, {term}`tau` is $\tau = \operatorname{tr}(P - K)$, and {term}`mu`, $\mu$, is the sum of their least eigenvalues. A *joint* metric is that of the weights with their
+# With $P_Q = W_Q W_Q^\top$ and $P_K = W_K W_K^\top$ of a head, {term}`rho`, $\rho$, is the share of a step that lies in the null space; {term}`beta` is
+# $\beta = \lVert P_Q - P_K \rVert_F$, {term}`tau` is $\tau = \operatorname{tr}(P_Q - P_K)$, and {term}`mu`, $\mu$, is the sum of their least eigenvalues. A *joint* metric is that of the weights with their
 # biases as one more column. All are taken for every head at every tenth step, the 100 steps of warm-up left out unless we say otherwise.
 #
 # The paper's sentences, in our words:

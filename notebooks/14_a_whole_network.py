@@ -43,31 +43,31 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # ## The claim
 #
-# The network has $V$ tokens, blocks of $T$ positions, $N$ layers of $H$ heads of size $D = E/H$, and $F$ hidden units in each MLP. The
+# The network has a vocabulary of $v$ tokens, texts of up to $L$ tokens, $n_{\text{layer}}$ layers of $H$ heads of size $D = E/H$, and $F$ hidden units in each MLP. The
 # **residual stream** $x \in \mathbb{R}^E$ starts as $w_t + e_p$, the embeddings of token $t$ and position $p$; every attention layer and every MLP reads
-# a norm of it and adds to it; the logits are $U y$ with $y$ the last norm's output and one row of $U \in \mathbb{R}^{V \times E}$ a token. Embeddings are **tied** when $U$
-# has the rows $w_t$. A norm followed by what reads it is
+# a norm of it and adds to it; the logits are $U y$ with $y$ the last norm's output and one row of $U \in \mathbb{R}^{v \times E}$ a token. Embeddings are **tied** when $U$
+# has the rows $w_t$. A norm with gain $\gamma$ and bias $b$, followed by what reads it, is
 #
 # $$
-# y = g \circ n + \beta, \qquad z = W y + b, \qquad n = \frac{P x}{\sqrt{\|P x\|^2 / E + \epsilon}},
+# y = \gamma \circ n + b, \qquad z = W y + b_W, \qquad n = \frac{\Pi x}{\sqrt{\|\Pi x\|^2 / E + \epsilon}},
 # $$ (eq-norm-reader)
 #
-# where LayerNorm centres, $P = I - \tfrac{1}{E} \mathbf{1}\mathbf{1}^\top$, and RMSNorm has $P = I$ and no $\beta$. Let $m = E - 1$ or $E$ be the rank of $P$.
+# where LayerNorm centres, $\Pi = I - \tfrac{1}{E} \mathbf{1}\mathbf{1}^\top$, and RMSNorm has $\Pi = I$ and no $b$. Let $m = E - 1$ or $E$ be the rank of $\Pi$.
 #
-# A direction in all parameters at once is **unidentified** if no log-probability, after any token of any sequence of up to $T$ tokens,
-# changes along it to first order. In the lemmas, $G = \operatorname{diag}(g)$ and $G^{-1}$ exists.
+# A direction in all parameters at once is **unidentified** if no log-probability, after any token of any text of up to $L$ tokens,
+# changes along it to first order. In the lemmas, $\Lambda = \operatorname{diag}(\gamma)$ and $\Lambda^{-1}$ exists.
 #
 # ```{prf:lemma} A norm and what reads it
 # :label: lem-14-norms
 #
 # In {eq}`eq-norm-reader` $z$ does not change along
 #
-# 1. a gain up, its column down: $\delta g = \tau \circ g$, $\delta\beta = \tau \circ \beta$, $\delta W = -W \operatorname{diag}(\tau)$: $E$ directions a norm;
-# 2. $\delta\beta = u$, $\delta b = -W u$: $E$ directions a norm with biases;
-# 3. under LayerNorm, $\delta W = a\, (G^{-1} \mathbf{1})^\top$, $\delta b = -a\, \mathbf{1}^\top G^{-1} \beta$: one direction for each row of $W$.
+# 1. a gain up, its column down: $\delta \gamma = c \circ \gamma$, $\delta b = c \circ b$, $\delta W = -W \operatorname{diag}(c)$: $E$ directions a norm;
+# 2. $\delta b = u$, $\delta b_W = -W u$: $E$ directions a norm with biases;
+# 3. under LayerNorm, $\delta W = a\, (\Lambda^{-1} \mathbf{1})^\top$, $\delta b_W = -a\, \mathbf{1}^\top \Lambda^{-1} b$: one direction for each row of $W$.
 #
-# For a head $U$ that is not tied there is no $b$. Then 1 holds as it stands; with a bias $\beta$, the directions of 3 are spent on 2,
-# and without one 3 holds for all $V$ rows.
+# For a head $U$ that is not tied there is no $b_W$. Then 1 holds as it stands; with a bias $b$ for which $\mathbf{1}^\top \Lambda^{-1} b \ne 0$, the directions of 3 are spent on 2,
+# and without one 3 holds for all $v$ rows.
 # ```
 #
 # ```{prf:lemma} What the stream hides
@@ -77,20 +77,20 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # 1. under LayerNorm, when anything that writes into the stream writes along $\mathbf{1}$: a column of $W_O$ or of the MLP's output map, an output bias,
 #    a position, and a token if embeddings are not tied;
-# 2. when every $w_t$ moves by $u$ and every $e_p$ by $-u$, tied or not;
+# 2. when positions are learned, every $w_t$ moves by $u$ and every $e_p$ by $-u$, tied or not;
 # 3. when embeddings are not tied and every row of $U$ moves by the same row;
-# 4. when embeddings are not tied and the stream is rotated, $x \to Q x$ with $Q$ orthogonal, $Q \mathbf{1} = \mathbf{1}$ under LayerNorm: $m(m-1)/2$ directions;
-# 5. when $\epsilon = 0$ and everything that writes into the stream is scaled alike, and the last $g$ and $\beta$ inversely if embeddings are tied.
+# 4. when embeddings are not tied and the stream is rotated, $x \to O x$ with $O$ orthogonal, $O \mathbf{1} = \mathbf{1}$ under LayerNorm: $m(m-1)/2$ directions;
+# 5. when $\epsilon = 0$ and everything that writes into the stream is scaled alike, and the last $\gamma$ and $b$ inversely if embeddings are tied.
 # ```
 #
-# Tying breaks most rotations, because the last gain then stands between a matrix and itself. How many it breaks depends on the vocabulary.
+# ({cite:t}`vannierop2024` has the rotations of part 4, $SO(E - 1)$ under LayerNorm.) Tying breaks most rotations, because the last gain then stands between a matrix and itself. How many it breaks depends on the vocabulary.
 #
 # ```{prf:lemma} Tied embeddings
 # :label: lem-14-tied
 #
-# Let embeddings be tied, the last gain's entries be distinct, $V \ge 3$, and $k = \max(0,\, E - V + 1)$. The rotations of the stream that the other parameters can make up for
-# are a space of dimension $k(k+1)/2$ under RMSNorm, and at generic weights of dimension $\max(0,\, k(k+1)/2 + 4 - E)$ under LayerNorm.
-# With biases, $k$ directions of the last $\beta$ are idle as well.
+# Let embeddings be tied, the last gain's entries be distinct, $v \ge 3$, and $k = \max(0,\, E - v + 1)$. At {term}`generic` weights the rotations of the stream that the other parameters can make up for
+# are a space of dimension $k(k+1)/2$ under RMSNorm, and of dimension at least $\max(0,\, k(k+1)/2 + 4 - E)$ under LayerNorm, with equality where the $E - 1$ conditions
+# of the proof are as independent as they can be. With biases, $k$ directions of the last $b$ are idle as well.
 # ```
 #
 # ```{prf:lemma} Heads in a network
@@ -104,7 +104,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:lemma} What the first layer never meets
 # :label: lem-14-reach
 #
-# Let positions be learned and $V + T - 1 < m$. The inputs of the first layer's attention span $s = V + T - 1$ of $m$ dimensions. So each row
+# Let positions be learned and $v + L - 1 < m$. The inputs of the first layer's attention span $s = v + L - 1$ of $m$ dimensions. So each row
 # of its $W_K$ and $W_V$ has $m - s$ idle directions and each row of its $W_Q$ has $m - s + 1$. With biases there are $m - s$ more: all positions
 # move by $u$, orthogonal to all centred inputs, and the output bias moves by $-u$.
 # ```
@@ -131,63 +131,64 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ````{prf:proof}
 # (of {prf:ref}`lem-14-norms`)
-# 1 is the product rule: $W g \circ n$ and $W \beta$ both keep. 2: $\delta z = W u - W u$. 3: $\delta z = a\, \mathbf{1}^\top G^{-1}(G n + \beta) + \delta b = a\, \mathbf{1}^\top n = 0$, since $n$ is centred.
-# For $U$ without $b$: 1 is the same. Direction 3 without its $\delta b$ changes the logits by the constant vector $(\mathbf{1}^\top G^{-1}\beta)\, a$, and 2 without its
-# $\delta b$ by the constant $U u$. So for every $u$ one $a$ brings the change back, $a = -U u / (\mathbf{1}^\top G^{-1} \beta)$, and $a$ alone is seen
-# (but for $a \propto \mathbf{1}$, which is in part 3 of {prf:ref}`lem-14-stream`). Without $\beta$ nothing is changed by $a$.
+# 1 is the product rule: $W (\gamma \circ n)$ and $W b$ both keep. 2: $\delta z = W u - W u$. 3: $\delta z = a\, \mathbf{1}^\top \Lambda^{-1}(\Lambda n + b) + \delta b_W = a\, \mathbf{1}^\top n = 0$, since $n$ is centred.
+# For $U$ without $b_W$: 1 is the same. Direction 3 without its $\delta b_W$ changes the logits by the constant vector $(\mathbf{1}^\top \Lambda^{-1} b)\, a$, and 2 without its
+# $\delta b_W$ by the constant $U u$. So for every $u$ one $a$ brings the change back, $a = -U u / (\mathbf{1}^\top \Lambda^{-1} b)$, and $a$ alone is seen
+# (but for $a \propto \mathbf{1}$, which is in part 3 of {prf:ref}`lem-14-stream`). Without $b$ nothing is changed by $a$.
 # ````
 #
 # ````{prf:proof}
 # (of {prf:ref}`lem-14-stream`)
-# 1: every reader starts with $P$, and $P \mathbf{1} = 0$. If embeddings are tied, a token's row is also read, so tokens do not have it. 2: The stream stays; if tied, all
-# logits of one context move by the same $u^\top y$, which a softmax does not see. 3 is that again. 4: norms commute with $Q$: $\|P Q x\| = \|P x\|$ and $P Q = Q P$. Turn
-# $w_t$, $e_p$, $W_O$, the MLP's output map and the output biases by $Q$, and let readers turn back, $W G \to W G Q^\top$, with $b$ taking up
-# what $W \beta$ loses; for the head the last lemma's $a$ does that. 5: $n$ does not change when $x$ is scaled; tied logits are scaled, and scaled back.
+# 1: every reader starts with $\Pi$, and $\Pi \mathbf{1} = 0$. If embeddings are tied, a token's row is also read, so tokens do not have it. 2: The stream stays; if tied, all
+# logits of one context move by the same $u^\top y$, which a softmax does not see. 3 is that again. 4: norms commute with $O$: $\|\Pi O x\| = \|\Pi x\|$ and $\Pi O = O \Pi$. Turn
+# $w_t$, $e_p$, $W_O$, the MLP's output map and the output biases by $O$, and let readers turn back, $W \Lambda \to W \Lambda O^\top$, with $b_W$ taking up
+# what $W b$ loses; for the head the last lemma's $a$ does that. 5: $n$ does not change when $x$ is scaled; tied logits are scaled, and scaled back.
 # ````
 #
 # ````{prf:proof}
 # (of {prf:ref}`lem-14-tied`)
 # Let $\delta x = A x$ with $A$ skew, and $A \mathbf{1} = 0$ under LayerNorm. Then $\delta w_t = A w_t + a_t \mathbf{1}$ ($a = 0$ under RMSNorm), and with
-# $\delta G$ for the last gain and $W$ for the matrix with rows $w_t$ the logits change by
+# $\delta \Lambda$ for the last gain and $W$ for the matrix with rows $w_t$ the logits change by
 #
 # $$
-# \big( W S + a\, g^\top \big)\, n + \text{a constant of no } n, \qquad S = G A - A G + \delta G .
+# \big( W Y + a\, \gamma^\top \big)\, n + \text{a constant of no } n, \qquad Y = \Lambda A - A \Lambda + \delta \Lambda .
 # $$
 #
-# $S$ is symmetric, its entries off the diagonal are $(g_i - g_j) A_{ij}$ and on it $\delta g_i$: as the $g_i$ differ, any symmetric $S$ comes from one $A$ and one $\delta G$.
-# A softmax does not see what is the same in all rows, so let $B$ be the rows of $W$ minus their mean. Its kernel has dimension $k$. *RMSNorm:* $B S = 0$ says
-# that $S$ is a form on the kernel, $k(k+1)/2$ of them. *LayerNorm:* $n$ is centred and $a$ is free, so $B S$ need only vanish on what is orthogonal to $\mathbf{1}$ and $g$; then
-# $S$ is a form on the kernel plus one on the plane of $\mathbf{1}$ and $g$, $k(k+1)/2 + 3$ of them. (The rows of $B S$ lie in that plane. So $S$, restricted to the row space of $B$,
-# is a symmetric matrix whose columns lie in the plane's shadow, and there are three.) Now $A \mathbf{1} = 0$ asks for $E - 1$ conditions, independent at generic
-# weights. The constant is brought back by $\delta \beta = A \beta + (\mathbf{1}^\top \beta) v$ with $v$ read off the form, and $\delta\beta$ in the kernel of $B$ changes no logit but alike.
+# $Y$ is symmetric, its entries off the diagonal are $(\gamma_i - \gamma_j) A_{ij}$ and on it $\delta \gamma_i$: as the $\gamma_i$ differ, any symmetric $Y$ comes from one $A$ and one $\delta \Lambda$.
+# A softmax does not see what is the same in all rows, so let $B$ be the rows of $W$ minus their mean. Its kernel has dimension $k$. *RMSNorm:* $B Y = 0$ says
+# that $Y$ is a form on the kernel, $k(k+1)/2$ of them. *LayerNorm:* $n$ is centred and $a$ is free, so $B Y$ need only vanish on what is orthogonal to $\mathbf{1}$ and $\gamma$; then
+# $Y$ is a form on the kernel plus one on the plane of $\mathbf{1}$ and $\gamma$, $k(k+1)/2 + 3$ of them. (The rows of $B Y$ lie in that plane. So $Y$, restricted to the row space of $B$,
+# is a symmetric matrix whose columns lie in the plane's shadow, and there are three, since $v \ge 3$.) Now $A \mathbf{1} = 0$ asks for $E - 1$ conditions, as $\mathbf{1}^\top A \mathbf{1} = 0$ for every skew $A$.
+# The constant is brought back by $\delta b = A b + (\mathbf{1}^\top b) f$ with $f$ read off the form, and $\delta b$ in the kernel of $B$ changes no logit but alike.
 # ````
 #
 # ````{prf:proof}
 # (of {prf:ref}`lem-14-heads`)
-# A head sees its inputs through $K^\top Q$, where $K$ and $Q$ are the maps $W G$ on what varies: {prf:ref}`lem-directions`, and
-# {prf:ref}`lem-commutant` with rotations. Its output is seen through $P W_O V$: {prf:ref}`lem-value-output`. $D \le m$ makes the products lose $D^2$ each. Constants: {prf:ref}`lem-key-bias` and
+# A head sees its inputs through $(W_K \Lambda)^\top W_Q \Lambda$ on what varies: {prf:ref}`lem-directions`, and
+# {prf:ref}`lem-commutant` with rotations. Its output is seen through $\Pi W_O W_V \Lambda$: {prf:ref}`lem-value-output`. $D \le m$ makes the products lose $D^2$ each. Constants: {prf:ref}`lem-key-bias` and
 # {prf:ref}`lem-pooled-bias`.
 # ````
 #
 # ````{prf:proof}
 # (of {prf:ref}`lem-14-reach`)
-# The first norm gives multiples of $P (w_t + e_p)$, and the $w_t + e_p$ span $V + T - 1$ dimensions. The first position's query has only one key, and its softmax is 1 whatever
+# The first norm gives multiples of $\Pi (w_t + e_p)$, and the $w_t + e_p$ span $v + L - 1$ dimensions. The first position's query has only one key, and its softmax is 1 whatever
 # it asks; the queries that matter come from $p \ge 2$, which span one dimension less. For the last claim let $u \perp \mathbf{1}$ be orthogonal to all
-# $P(w_t + e_p)$. Then $\|P x\|$ keeps to first order and $\delta n = u / \sigma$, $\sigma$ the root in {eq}`eq-norm-reader`. There is a $\kappa$ with
-# $\kappa^\top P (w_t + e_p) = 1$ for all $t$ and $p$, as the span has as many dimensions as there are free embeddings; so $\delta n = u \kappa^\top n$, and $\delta(W G) = -W G u \kappa^\top$ takes
+# $\Pi (w_t + e_p)$. Then $\|\Pi x\|$ keeps to first order and $\delta n = u / \sigma$, $\sigma$ the root in {eq}`eq-norm-reader`. There is a $\kappa$ with
+# $\kappa^\top \Pi (w_t + e_p) = 1$ for all $t$ and $p$, as the span has as many dimensions as there are free embeddings; so $\delta n = u \kappa^\top n$, and $\delta(W \Lambda) = -W \Lambda u \kappa^\top$ takes
 # it back. What is left is $u$ in the stream, and the output bias takes that.
 # ````
 #
-# Fewer tokens than dimensions without learned positions are the extreme case: then the first attention layer reads a table of $V$ vectors, any table at all, and can make up for any $u$.
+# Fewer tokens than dimensions without learned positions are the extreme case: then the first attention layer reads a table of $v$ vectors, any table at all, and can make up for any $u$.
 # `count` knows this case too.
 
 # %% [markdown]
 # ## The same symbols in code
 #
-# Symmetries are easier to believe in when they move weights by a finite amount. Here is a small network, not tied, with biases, and part 4 of
-# {prf:ref}`lem-14-stream` for it: $x \to Q x$ everywhere.
+# Symmetries are easier to believe in when they move weights by a finite amount. Here is a small network, not tied, without biases, and part 4 of
+# {prf:ref}`lem-14-stream` for it: $x \to O x$ everywhere.
 
 # %%
+import itertools
 from dataclasses import replace
 
 import torch
@@ -206,35 +207,35 @@ generator = torch.Generator().manual_seed(2)
 tokens = torch.randint(small.vocab_size, (8, small.block_size), generator=generator)
 
 # %% [markdown]
-# Writers turn by $Q$. Readers turn back, $W G \to W G Q^\top$; the gain stays with the norm:
+# Writers turn by $O$. Readers turn back, $W \Lambda \to W \Lambda O^\top$; the gain stays with the norm:
 #
 # $$
-# W \;\to\; W\, G\, Q^\top G^{-1} .
+# W \;\to\; W\, \Lambda\, O^\top \Lambda^{-1} .
 # $$
 
 # %%
 READS = {"attn.c_attn": "ln_1", "mlp.c_fc": "ln_2", "lm_head": "transformer.ln_f"}
 
 
-def rotate(p, Q):
-    """All weights of a network without biases, with the stream turned by Q (E, E)."""
+def rotate(p, turn):
+    """All weights of a network without biases, its stream turned by turn (E, E)."""
     moved = dict(p)
     for name, W in p.items():
         part = next((part for part in READS if part in name), None)
         if part is not None:
-            g = p[name.replace(part, READS[part])]
-            moved[name] = W * g @ Q.T / g
+            gain = p[name.replace(part, READS[part])]
+            moved[name] = W * gain @ turn.T / gain
         elif W.ndim == 2:
-            moved[name] = Q @ W if "c_proj" in name else W @ Q.T
+            moved[name] = turn @ W if "c_proj" in name else W @ turn.T
     return moved
 
 
 # %% [markdown]
-# LayerNorm asks for $Q \mathbf{1} = \mathbf{1}$. Such a $Q$ is the exponential of a skew matrix $A$ with $A \mathbf{1} = 0$.
+# LayerNorm asks for $O \mathbf{1} = \mathbf{1}$. Such an $O$ is the exponential of a skew matrix $A$ with $A \mathbf{1} = 0$.
 
 # %%
-P = torch.eye(E, dtype=torch.float64) - 1 / E
-A = P @ normal(E, E, seed=3) @ P
+centre = torch.eye(E, dtype=torch.float64) - 1 / E
+A = centre @ normal(E, E, seed=3) @ centre
 keeps_ones = torch.linalg.matrix_exp(A - A.T)
 moves_ones = torch.linalg.qr(normal(E, E, seed=4)).Q
 before = network(p, tokens)
@@ -290,7 +291,7 @@ for config, measurement in zip(configs, measured):
 # tokens and positions that together span less than the stream.
 
 # %% [markdown]
-# **nanoGPT.** At its own size no rank can be measured, but the formula holds no matter what size, and the generators can still be tried.
+# **nanoGPT.** At its own size no rank can be measured. The closed form can be evaluated, and the generators can be tried.
 
 # %%
 nanogpt = GPTConfig(65, 256, n_layer=6, n_head=6, n_embd=384)
@@ -390,6 +391,39 @@ figures.idle_by_cause(stacks)
 #
 # **Tie the embeddings**, and rotations break, but only as far as the vocabulary holds the stream in place. {numref}`fig-14-rotations`
 # has the number of rotations left over: measured, as the nullity minus all other terms.
+#
+# Under LayerNorm that number stands on the $E - 1$ conditions in the proof of {prf:ref}`lem-14-tied`. That they are as independent as they can be we have not
+# proved. Their rank, at random gains and embeddings of all widths up to 12:
+
+
+# %%
+def conditions(E, v):
+    """The matrix of Y -> A 1, over a basis of the forms Y of the proof."""
+    gain = normal(E, seed=1).exp()
+    rows = normal(v, E, seed=2)
+    kernel = torch.linalg.svd(rows - rows.mean(0))[2][min(v - 1, E) :]
+    plane = torch.stack((torch.ones(E).double(), gain))
+    forms = [
+        torch.outer(x, y) + torch.outer(y, x)
+        for part in (kernel, plane)
+        for x, y in itertools.combinations_with_replacement(part, 2)
+    ]
+    apart = gain[:, None] - gain + torch.eye(E)  # the diagonal of Y is the gain's
+    return torch.stack([(Y / apart).fill_diagonal_(0).sum(1) for Y in forms])
+
+
+tried = [(width, v) for width in range(4, 13) for v in range(3, width + 3)]
+least = []
+for width, v in tried:
+    columns = conditions(width, v)
+    values = torch.linalg.svdvals(columns)
+    least.append(values[min(len(columns), width - 1) - 1] / values[0])
+independent = sum(bool(value > 1e-4) for value in least)
+assert independent == len(tried)
+print(f"as independent as they can be: {independent} of {len(tried)} sizes tried")
+
+# %% [markdown]
+# The figure's own numbers:
 
 # %% mystnb={"image": {"alt": "Free rotations against the number of tokens for a stream of six dimensions: with RMSNorm 10 at three tokens, falling to 0 at seven; with LayerNorm 8, 4, 1 and then 0. Horizontal lines at 15 and 10 show the numbers without tying. Measured points lie on the lines."}, "figure": {"caption": "Free rotations of a stream of $E = 6$ dimensions with tied embeddings, by formula (lines) and measured (marks). Thin: not tied.", "name": "fig-14-rotations"}}
 base = GPTConfig(3, 7, n_layer=1, n_head=2, n_embd=6, mlp_width=2)
@@ -397,14 +431,14 @@ sizes = list(range(3, 10))
 formula = {norm: [] for norm in ("RMSNorm", "LayerNorm")}
 measured = {norm: {} for norm in formula}
 for norm in formula:
-    for V in sizes:
-        config = replace(base, vocab_size=V, norm=norm.lower())
+    for size in sizes:
+        config = replace(base, vocab_size=size, norm=norm.lower())
         parts = count(config).terms
         formula[norm].append(parts.get("residual rotations", 0))
-        if V < 8:
+        if size < 8:
             others = sum(parts.values()) - formula[norm][-1]
-            measured[norm][V] = measure(config).nullity - others
-            assert measured[norm][V] == formula[norm][-1]
+            measured[norm][size] = measure(config).nullity - others
+            assert measured[norm][size] == formula[norm][-1]
 figures.freed_rotations(sizes, formula, measured, {"RMSNorm": 15, "LayerNorm": 10})
 
 # %% [markdown]
@@ -424,8 +458,8 @@ assert exact == layer + 1 and rms == layer - ones
 print(f"LayerNorm {layer}, RMSNorm {rms}, LayerNorm with eps = 0 {exact}")
 
 # %% [markdown]
-# **Weights that are not generic.** A network that has not been trained yet has all gains equal to one. Then $G A - A G = 0$ in {prf:ref}`lem-14-tied`, and
-# no vocabulary breaks a rotation: the derivative is blind to all of $O(E)$ until the gains come apart.
+# **Weights that are not generic.** A network that has not been trained yet has all gains equal to one. Then $\Lambda A - A \Lambda = 0$ in {prf:ref}`lem-14-tied`, and
+# no vocabulary breaks a rotation: under RMSNorm the derivative is blind to all $E(E-1)/2$ of them until the gains come apart.
 
 # %%
 config = replace(small, tied=True, norm="rmsnorm")
@@ -467,7 +501,7 @@ assert (
 # :label: rem-14-paper
 #
 # The paper's $1 - 1/(2H)$ holds for each layer on its own. In nanoGPT's first layer a quarter of the query and key weights is idle, three times as much,
-# because 65 characters and 256 positions span 320 of 384 dimensions. The bias counts of section 4.7, one idle key bias and one idle value bias a number, stand unchanged in every layer.
+# because 65 characters and 256 positions span 320 of 384 dimensions. The bias counts of section 4.7, $HD$ numbers for the key biases and $HC$ for the value biases, stand unchanged in every layer.
 # ```
 #
 # Two cautions. *Over all token sequences* is generous: real text uses few of them, and a direction that only impossible text would show is idle in practice.
@@ -479,10 +513,9 @@ assert (
 # **1.** How many tokens does a tied nanoGPT need before no rotation of its stream is free? Guess first: is it about $E$, or less?
 
 # %% tags=["hide-cell"]
-free = lambda V: count(replace(nanogpt, vocab_size=V)).terms.get(
-    "residual rotations", 0
-)
-enough = next(V for V in range(65, 1000) if free(V) == 0)
+terms_at = lambda size: count(replace(nanogpt, vocab_size=size)).terms
+free = lambda size: terms_at(size).get("residual rotations", 0)
+enough = next(size for size in range(65, 1000) if free(size) == 0)
 k = nanogpt.n_embd - enough + 1
 assert k * (k + 1) // 2 + 4 <= nanogpt.n_embd < (k + 1) * (k + 2) // 2 + 4
 print(f"{enough} tokens, which leaves k = {k} of {nanogpt.n_embd} dimensions untold:")

@@ -41,20 +41,19 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # ## The claim
 #
-# A choice among weights of the same function is a {term}`gauge`. Fix it by a rule, and nothing free is left. We write $K_h$, $Q_h$, $V_h$ for the maps $W_K^h, W_Q^h \in \mathbb{R}^{D \times E}$ and $W_V^h \in \mathbb{R}^{C \times E}$ of head $h$.
-# For each head choose $D$ columns $S_h$ and $C$ columns $T_h$, and call weights **canonical**, here in {term}`identity-block form`, if
+# A choice among weights of the same function is a {term}`gauge`. Fix it by a rule, and nothing free is left. For each head choose $D$ columns $\mathcal{I}_h$ of $W_K^h$ and $C$ columns $\mathcal{J}_h$ of $W_V^h$, and call weights **canonical**, here in {term}`identity-block form`, if
 #
 # $$
-# K_h[:, S_h] = I, \qquad V_h[:, T_h] = I, \qquad b_K = 0, \qquad b_V = 0 .
+# W_K^h[:, \mathcal{I}_h] = I, \qquad W_V^h[:, \mathcal{J}_h] = I, \qquad b_K = 0, \qquad b_V = 0 .
 # $$ (eq-canonical-layer)
 #
 # ```{prf:proposition} A layer in canonical form
 # :label: prop-canonical-layer
 #
-# Take a softmax layer with $H$ heads, each with keys of its own, all four biases, nothing that turns or is normalised, and $D, C \le E$, at weights where all $K_h[:, S_h]$ and $V_h[:, T_h]$ are invertible.
+# Take a softmax layer with $H$ heads, each with keys of its own, all four biases, nothing that turns or is normalised, and $D, C \le E$, at weights where all $W_K^h[:, \mathcal{I}_h]$ and $W_V^h[:, \mathcal{J}_h]$ are invertible.
 #
 # 1. Some canonical weights have the same outputs at all inputs.
-# 2. If all products $K_h^\top Q_h$ and $O_h V_h$ have rank $D$ and $C$, no other canonical weights have, head by head, the same products and the same $K_h^\top b_Q^h$, and the same outputs.
+# 2. If all products $M_h = (W_K^h)^\top W_Q^h$ and $N_h = W_O^h W_V^h$ have rank $D$ and $C$, no other canonical weights have, head by head, the same products and the same $(W_K^h)^\top b_Q^h$, and the same outputs.
 # 3. The rule {eq}`eq-canonical-layer` sets $H (D^2 + C^2 + D + C)$ numbers, which is how many are unidentified at generic weights.
 # ```
 #
@@ -64,7 +63,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:proposition} The gauge that rounds best
 # :label: prop-rounding
 #
-# Let $M = K^\top Q$ have rank $D$, with rows $k_d$ of $K$ and $q_d$ of $Q$. Multiply each entry of $K$ and $Q$ by $1 + \delta$, with independent $\delta$ of mean $0$ and variance $\sigma^2$, and let $\tilde M$ be the product. Then
+# Let $M = W_K^\top W_Q$ have rank $D$, with rows $k_d$ of $W_K$ and $q_d$ of $W_Q$. Multiply each entry of $W_K$ and $W_Q$ by $1 + \epsilon$, with independent $\epsilon$ of mean $0$ and variance $\sigma^2$, and let $\tilde M$ be the product. Then
 #
 # $$
 # \mathbb{E}\, \|\tilde M - M\|_F^2 = (2 \sigma^2 + \sigma^4) \sum_{d=1}^{D} \|k_d\|^2 \|q_d\|^2 \;\ge\; (2 \sigma^2 + \sigma^4)\, \frac{\|M\|_*^2}{D},
@@ -73,25 +72,25 @@ elif os.path.isdir("../../../notebooks/results"):
 # where $\|M\|_*$ is the sum of the singular values of $M$. Balanced factors whose rows are all equally long attain the bound, and every $M$ has some.
 # ```
 #
-# Other factors attain it too: a factor on row $d$ of $K$ and its inverse on that of $Q$ change nothing here. And entries that are not rounded at all, as $0$ and $1$ are not, lie outside the model.
+# Other factors attain it too: a factor on row $d$ of $W_K$ and its inverse on that of $W_Q$ change nothing here. And entries that are not rounded at all, as $0$ and $1$ are not, lie outside the model.
 
 # %% [markdown]
 # ## Proof
 #
 # ```{prf:proof}
-# (of {prf:ref}`prop-canonical-layer`) *1.* A key bias shifts all scores of a query alike ({prf:ref}`lem-key-bias`), so it may be $0$. The weights of attention sum to one, so the value biases add $\sum_h O_h b_V^h$ to every output ({prf:ref}`lem-pooled-bias`); put it into $b_O$. Now multiply $K_h$ by
-# $K_h[:, S_h]^{-1}$, and $Q_h$ and $b_Q^h$ by $K_h[:, S_h]^\top$; this is the action of {prf:ref}`prop-joint-action`. Likewise multiply $V_h$ by $V_h[:, T_h]^{-1}$ and $O_h$ by $V_h[:, T_h]$ from the right.
+# (of {prf:ref}`prop-canonical-layer`) *1.* A key bias shifts all scores of a query alike ({prf:ref}`lem-key-bias`), so it may be $0$. The weights of attention sum to one, so the value biases add $\sum_h W_O^h b_V^h$ to every output ({prf:ref}`lem-pooled-bias`); put it into $b_O$. Now multiply $W_K^h$ by
+# $W_K^h[:, \mathcal{I}_h]^{-1}$, and $W_Q^h$ and $b_Q^h$ by $W_K^h[:, \mathcal{I}_h]^\top$; this is the action of {prf:ref}`prop-joint-action`. Likewise multiply $W_V^h$ by $W_V^h[:, \mathcal{J}_h]^{-1}$ and $W_O^h$ by $W_V^h[:, \mathcal{J}_h]$ from the right.
 #
-# *2.* Canonical weights can be read off. The rows $S_h$ of $K_h^\top Q_h$ are $Q_h$; it has rank $D$, so $K_h^\top = (K_h^\top Q_h)\, Q_h^+$, with the pseudoinverse. As $K_h$ has rank $D$ too, $K_h^\top b_Q^h$ determines $b_Q^h$. The columns $T_h$ of $O_h V_h$ are
-# $O_h$, and $V_h$ follows in the same way. What then remains of the outputs is $b_O$.
+# *2.* Canonical weights can be read off. The rows $\mathcal{I}_h$ of $M_h$ are $W_Q^h$; it has rank $D$, so $(W_K^h)^\top = M_h\, (W_Q^h)^+$, with the pseudoinverse. As $W_K^h$ has rank $D$ too, $(W_K^h)^\top b_Q^h$ determines $b_Q^h$. The columns $\mathcal{J}_h$ of $N_h$ are
+# $W_O^h$, and $W_V^h$ follows in the same way. What then remains of the outputs is $b_O$.
 #
 # *3.* An identity matrix has $D^2$ entries, or $C^2$, and the biases $HD$ and $HC$. The sum is that of {doc}`06_biases`: $D^2 + C^2$ for the two circuits of a head, and two idle biases.
 # ```
 #
 # ```{prf:proof}
-# (of {prf:ref}`prop-rounding`) Write $\tilde K = K + A$ and $\tilde Q = Q + B$. The error $A^\top Q + K^\top B + A^\top B$ has three terms that are uncorrelated, because the $\delta$ are independent with mean zero. For the first, the entry $i, j$ is $\sum_d \delta_{di} K_{di} Q_{dj}$, whose
-# expected square is $\sigma^2 \sum_d K_{di}^2 Q_{dj}^2$; summed over $i$ and $j$ this is $\sigma^2 \sum_d \|k_d\|^2 \|q_d\|^2$. The second gives the same, and the third $\sigma^2$ times as much. For the bound, $M = \sum_d k_d q_d^\top$ and the triangle inequality give
-# $\|M\|_* \le \sum_d \|k_d\| \|q_d\|$, and by Cauchy and Schwarz the square of that is at most $D \sum_d \|k_d\|^2 \|q_d\|^2$. Balanced factors are $K = Z \Sigma^{1/2} U^\top$ and $Q = Z \Sigma^{1/2} V^\top$ with the singular value decomposition $M = U \Sigma V^\top$ and
+# (of {prf:ref}`prop-rounding`) Write $\tilde W_K = W_K + A$ and $\tilde W_Q = W_Q + B$ for the factors with their errors. The error $A^\top W_Q + W_K^\top B + A^\top B$ of the product has three terms that are uncorrelated, because the $\epsilon$ are independent with mean zero. For the first, the entry $i, j$ is $\sum_d \epsilon_{di} k_{di} q_{dj}$, whose
+# expected square is $\sigma^2 \sum_d k_{di}^2 q_{dj}^2$; summed over $i$ and $j$ this is $\sigma^2 \sum_d \|k_d\|^2 \|q_d\|^2$. The second gives the same, and the third $\sigma^2$ times as much. For the bound, $M = \sum_d k_d q_d^\top$ and the triangle inequality give
+# $\|M\|_* \le \sum_d \|k_d\| \|q_d\|$, and by Cauchy and Schwarz the square of that is at most $D \sum_d \|k_d\|^2 \|q_d\|^2$. Balanced factors are $W_K = Z \Sigma^{1/2} U^\top$ and $W_Q = Z \Sigma^{1/2} V^\top$ with the singular value decomposition $M = U \Sigma V^\top$ and
 # any rotation $Z$ ({prf:ref}`prop-balanced-orbit`). Their rows have $\|k_d\|^2 = \|q_d\|^2 = (Z \Sigma Z^\top)_{dd}$. These sum to $\|M\|_*$; if they are equal, both inequalities are equalities. Some $Z$ makes them equal: turn the plane of the largest and the smallest
 # diagonal entry. At a quarter turn the two have changed places, so on the way one of them passes the mean; leave it there, and go on with the others, whose turns do not touch it.
 # ```
@@ -137,7 +136,7 @@ published = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 assert sha256((MINILM / "model.safetensors").read_bytes()).hexdigest() == published
 
 # %% [markdown]
-# Part 1 of {prf:ref}`prop-canonical-layer` for one head is a few lines. Which columns? Those that a QR decomposition with column pivoting takes first: each is the one farthest from the span of those before. So that the choice does not depend on the gauge that we come from, we take the columns of an orthonormal basis of $K_h$'s rows, which $K_h \mapsto S K_h$ leaves where it is, up to a rotation. The package does the same for a whole layer with `reduce_layer`.
+# Part 1 of {prf:ref}`prop-canonical-layer` for one head is a few lines. Which columns? Those that a QR decomposition with column pivoting takes first: each is the one farthest from the span of those before. So that the choice does not depend on the gauge that we come from, we take the columns of an orthonormal basis of the rows of $W_K^h$, which $W_K^h \mapsto S^{-\top} W_K^h$ leaves where it is, up to a rotation. The package does the same for a whole layer with `reduce_layer`.
 
 
 # %%
@@ -148,11 +147,11 @@ def pivots(W):
 
 def canonical_head(p, h):
     """Part 1 for head h: the new weights by name, and what its values put into b_O."""
-    K, Q, V, O = (p[name][h] for name in ("W_K", "W_Q", "W_V", "W_O"))
-    S, T = pivots(K), pivots(V)
-    keys = {"W_K": torch.linalg.solve(K[:, S], K), "W_Q": K[:, S].mT @ Q}
-    values = {"W_V": torch.linalg.solve(V[:, T], V), "W_O": O @ V[:, T]}
-    return keys | values | {"b_Q": K[:, S].mT @ p["b_Q"][h]}, O @ p["b_V"][h]
+    W_K, W_Q, W_V, W_O = (p[name][h] for name in ("W_K", "W_Q", "W_V", "W_O"))
+    A, B = W_K[:, pivots(W_K)], W_V[:, pivots(W_V)]
+    keys = {"W_K": torch.linalg.solve(A, W_K), "W_Q": A.mT @ W_Q}
+    values = {"W_V": torch.linalg.solve(B, W_V), "W_O": W_O @ B}
+    return keys | values | {"b_Q": A.mT @ p["b_Q"][h]}, W_O @ p["b_V"][h]
 
 
 # %%
@@ -244,7 +243,7 @@ check(
 # %% [markdown]
 # ### What training left in MiniLM
 #
-# `audit` reads the file and gives an account, head by head; from a shell it is `python -m attnid audit FOLDER`. It compares $P = W_Q W_Q^\top + b_Q b_Q^\top$ with $K = W_K W_K^\top + b_K b_K^\top$, whose difference gradient flow would have kept
+# `audit` reads the file and gives an account, head by head; from a shell it is `python -m attnid audit FOLDER`. It compares $P_Q + b_Q b_Q^\top$ with $P_K + b_K b_K^\top$, the Gram matrices with biases counted in, whose difference gradient flow would have kept
 # ({prf:ref}`prop-conserved-bias`), takes the condition numbers of both products, and finds the biases that do nothing.
 
 # %%
@@ -268,7 +267,7 @@ for name in ("imbalance", "condition_query_key", "condition_value_output"):
 assert 0.05 < extremes("imbalance")[0] and extremes("imbalance")[1] < 0.38
 
 # %% [markdown]
-# Every head's products are well conditioned, so that balancing it is safe; not every gauge is, as we shall see. No head is balanced. How far off is a ratio of 0.05 to 0.38? It is at most $1/\sqrt{2}$ where both norms are equal, since $\langle P, K \rangle \ge 0$, and at a random start of this shape it is 0.2. And look at the biases:
+# Every head's products are well conditioned, so that balancing it is safe; not every gauge is, as we shall see. No head is balanced. How far off is a ratio of 0.05 to 0.38? It is at most $1/\sqrt{2}$ where both norms are equal, since two positive semidefinite matrices have $\langle A, B \rangle \ge 0$, and at a random start of this shape it is 0.2. And look at the biases:
 
 # %%
 model = open_model(MINILM)
@@ -283,11 +282,12 @@ for q, k, v, o in zip(*sizes.values()):
     assert q > 200 * k and min(v, o) > 20 * k
 
 start = Attention(384, 12).random_parameters(seed=4)
-P, K = (start[name] @ start[name].mT for name in ("W_Q", "W_K"))
+P_Q, P_K = start["W_Q"] @ start["W_Q"].mT, start["W_K"] @ start["W_K"].mT
 norm = torch.linalg.matrix_norm
-assert all(0.15 < ratio < 0.25 for ratio in norm(P - K) / (norm(P) + norm(K)))
+ratios = norm(P_Q - P_K) / (norm(P_Q) + norm(P_K))
+assert all(0.15 < ratio < 0.25 for ratio in ratios)
 
-# %% mystnb={"image": {"alt": "Two panels over six layers. Left: twelve marks per layer between 0.05 and 0.38, the relative imbalance of each head, highest in the first layer. Right, on a logarithmic scale: the root mean square of query, value and output biases between 0.01 and 0.4, and of key biases below 0.0011."}, "figure": {"caption": "Left: how far each head of MiniLM is from balance, $\\beta / (\\|P\\|_F + \\|K\\|_F)$, twelve heads a layer. Right: the size of the biases of each layer. Key biases change no output, and are near zero.", "name": "fig-minilm"}}
+# %% mystnb={"image": {"alt": "Two panels over six layers. Left: twelve marks per layer between 0.05 and 0.38, the relative imbalance of each head, highest in the first layer. Right, on a logarithmic scale: the root mean square of query, value and output biases between 0.01 and 0.4, and of key biases below 0.0011."}, "figure": {"caption": "Left: how far each head of MiniLM is from balance, its joint $\\beta$ over the sum of the norms of its two Gram matrices, twelve heads a layer. Right: the size of the biases of each layer. Key biases change no output, and are near zero.", "name": "fig-minilm"}}
 figures.trained_heads(
     [[h["imbalance"] for h in layer["heads"]] for layer in account["layers"]], sizes
 )
@@ -460,37 +460,37 @@ weights = weights[weights != 0]
 sigma = ((rounded(weights) - weights) / weights).square().mean().sqrt()
 
 
-def expected_square(K, Q, sigma):
-    """The left side of the equation, entries of K that are 0 or 1 being exact."""
-    k, q = K.square().sum(-1), Q.square().sum(-1)
-    inexact = torch.where((K == 0) | (K == 1), 0, K).square().sum(-1)
-    return sigma**2 * (inexact * q + k * q + sigma**2 * inexact * q).sum(-1)
+def expected_square(A, B, sigma):
+    """The left side of the equation for A^T B; entries 0 and 1 of A are exact."""
+    a, b = A.square().sum(-1), B.square().sum(-1)
+    inexact = torch.where((A == 0) | (A == 1), 0, A).square().sum(-1)
+    return sigma**2 * (inexact * b + a * b + sigma**2 * inexact * b).sum(-1)
 
 
-def least_square(K, Q, sigma):
+def least_square(A, B, sigma):
     """The right side of the equation."""
-    s = torch.linalg.svdvals(torch.linalg.qr(K.mT).R @ torch.linalg.qr(Q.mT).R.mT)
-    return (2 * sigma**2 + sigma**4) * s.sum(-1) ** 2 / K.shape[-2]
+    s = torch.linalg.svdvals(torch.linalg.qr(A.mT).R @ torch.linalg.qr(B.mT).R.mT)
+    return (2 * sigma**2 + sigma**4) * s.sum(-1) ** 2 / A.shape[-2]
 
 
 # %% [markdown]
 # That the proposition is right is checked on a product of two numbers a row: its mean over all $2^8$ signs of errors of size $\sigma$ is an expectation, taken exactly.
 
 # %%
-K, Q, size = normal(2, 2, seed=0), normal(2, 2, seed=1), 0.1
-signs = torch.tensor([*itertools.product((-size, size), repeat=8)], dtype=K.dtype)
+A, B, size = normal(2, 2, seed=0), normal(2, 2, seed=1), 0.1
+signs = torch.tensor([*itertools.product((-size, size), repeat=8)], dtype=A.dtype)
 a, b = signs.view(-1, 2, 2, 2).unbind(1)
-wrong = (K * (1 + a)).mT @ (Q * (1 + b)) - K.mT @ Q
-U, s, Vh = torch.linalg.svd(K.mT @ Q)
+wrong = (A * (1 + a)).mT @ (B * (1 + b)) - A.mT @ B
+U, s, Vh = torch.linalg.svd(A.mT @ B)
 turn = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
 best = turn @ (U * s.sqrt()).mT, turn @ (s.sqrt()[:, None] * Vh)
 check(
     "rounding",
     mean_over_signs=abs(
-        wrong.square().sum((1, 2)).mean() / expected_square(K, Q, size) - 1
+        wrong.square().sum((1, 2)).mean() / expected_square(A, B, size) - 1
     ),
-    bound_attained=abs(expected_square(*best, size) / least_square(K, Q, size) - 1),
-    other_gauge=expected_square(K, Q, size) / least_square(K, Q, size),
+    bound_attained=abs(expected_square(*best, size) / least_square(A, B, size) - 1),
+    other_gauge=expected_square(A, B, size) / least_square(A, B, size),
 )
 
 # %% [markdown]
@@ -503,12 +503,11 @@ def errors(layers):
     rows = []
     for p, names in itertools.product(layers, CIRCUITS):
         p = {name: t.double() for name, t in p.items()}
-        K, Q = (factor(p, name, bert_layer.G) for name in names)
-        M = K.mT @ Q
-        wrong = torch.linalg.matrix_norm(rounded(K).mT @ rounded(Q) - M)
-        squares = expected_square(K, Q, sigma), least_square(K, Q, sigma)
+        A, B = (factor(p, name, bert_layer.G) for name in names)
+        wrong = torch.linalg.matrix_norm(rounded(A).mT @ rounded(B) - A.mT @ B)
+        squares = expected_square(A, B, sigma), least_square(A, B, sigma)
         row = squares[0].sqrt(), wrong, squares[1].sqrt()
-        rows.append(torch.stack(row) / torch.linalg.matrix_norm(M))
+        rows.append(torch.stack(row) / torch.linalg.matrix_norm(A.mT @ B))
     return torch.cat(rows, 1)  # (3, 144)
 
 
@@ -678,7 +677,7 @@ print(f"in megabytes {4 * 152_064 / 1e6:.1f}")
 assert parameters == 22_713_216 and 30_522 * 384 > parameters / 2
 
 # %% [markdown]
-# **2.** Multiply row $d$ of each $K_h$ by $2^{d \bmod 8}$ and divide the same row of $Q_h$ and $b_Q^h$ by it. What does rounding to bfloat16 do to the embeddings, compared with the weights as trained? And rounding $K$ and $Q$ to 8-bit integers, with one scale for each head's matrix?
+# **2.** Multiply row $d$ of each $W_K^h$ by $2^{d \bmod 8}$ and divide the same row of $W_Q^h$ and $b_Q^h$ by it. What does rounding to bfloat16 do to the embeddings, compared with the weights as trained? And rounding $W_K$ and $W_Q$ to 8-bit integers, with one scale for each head's matrix?
 #
 # ```{admonition} Answer
 # :class: dropdown

@@ -43,33 +43,33 @@ elif os.path.isdir("../../../notebooks/results"):
 # %% [markdown]
 # ## The claim
 #
-# Take a head's scores through $M = W_K^\top W_Q$ (tokens as columns), and write $K = W_K$, $Q = W_Q$. We compare three sets of parameters for the same $M$:
+# Take a head's scores through $M = W_K^\top W_Q$ (tokens as columns). We compare three sets of parameters for the same $M$:
 #
 # | | Parameters | Numbers of a head | Of these idle |
 # |---|---|---|---|
-# | *plain* | $K$, $Q$ | $2DE$ | $D^2$ |
-# | *canonical* | $K$ with the columns $S$ held at a multiple of $I$, and $Q$ | $2DE - D^2$ | $0$ |
-# | *factored* | $(I + A) K$ and $(I + B) Q$ with trained $D \times D$ matrices $A$, $B$ | $2DE + 2D^2$ | $3D^2$ |
+# | *plain* | $W_K$, $W_Q$ | $2DE$ | $D^2$ |
+# | *canonical* | $W_K$ with $D$ columns $\mathcal{I}$ held at a multiple of $I$, and $W_Q$ | $2DE - D^2$ | $0$ |
+# | *factored* | $(I + A) W_K$ and $(I + B) W_Q$ with trained $D \times D$ matrices $A$, $B$ | $2DE + 2D^2$ | $3D^2$ |
 #
 # All three have $2DE - D^2$ identified parameters. What, then, can idle ones do?
 #
 # ```{prf:proposition} Idle parameters steer, and do no more
 # :label: prop-idle-steering
 #
-# Let $L$ be a differentiable function of $M$ alone, and $G = \partial L / \partial M$.
+# Let the loss $\ell$ be a differentiable function of $M$ alone, and $\Gamma = \partial \ell / \partial M$.
 #
-# 1. The infimum of $L$ is the same over plain, canonical and factored parameters.
-# 2. Under gradient flow, where plain and canonical $K$, $Q$ agree, and the factored ones at $A = B = 0$ too, $M$ moves by
+# 1. The infimum of $\ell$ is the same over plain, canonical and factored parameters.
+# 2. Under gradient flow, where plain and canonical $W_K$, $W_Q$ agree, and the factored ones at $A = B = 0$ too, $M$ moves by
 #
 # $$
 # \dot M = - \begin{cases}
-# K^\top K\, G + G\, Q^\top Q & \text{plain,} \\
-# K^\top K\, G + \Pi\, G\, Q^\top Q & \text{canonical,} \\
-# K^\top K\, G\, (I + Q^\top Q) + (I + K^\top K)\, G\, Q^\top Q & \text{factored,}
+# W_K^\top W_K\, \Gamma + \Gamma\, W_Q^\top W_Q & \text{plain,} \\
+# W_K^\top W_K\, \Gamma + \Pi\, \Gamma\, W_Q^\top W_Q & \text{canonical,} \\
+# W_K^\top W_K\, \Gamma\, (I + W_Q^\top W_Q) + (I + W_K^\top W_K)\, \Gamma\, W_Q^\top W_Q & \text{factored,}
 # \end{cases}
 # $$ (eq-steering)
 #
-# where $\Pi$ sets the rows $S$ to zero. All three lower $L$ unless they stand still.
+# where $\Pi$ sets the rows $\mathcal{I}$ to zero. All three lower $\ell$ unless they stand still.
 # ```
 #
 # So the number of idle parameters has no say in what a model can be. It has a say in how it gets there, as a preconditioner has: the same gradient, sent through another linear map. If fewer idle parameters make better models of the same family, it must be by better learning, and that is a matter for experiments.
@@ -90,11 +90,11 @@ elif os.path.isdir("../../../notebooks/results"):
 # ## Proof
 #
 # ```{prf:proof}
-# (of {prf:ref}`prop-idle-steering`) *1.* Every canonical $M$ is a plain one, and every factored $M$ is plain with the factors multiplied out; a plain $M$ is factored with $A = B = 0$. Conversely, plain weights whose $K[:, S]$ is invertible can be made canonical with the same $M$ ({prf:ref}`prop-canonical-layer`), and such weights are dense in
-# all plain ones; $L$ is continuous, so its infimum over them is that over all.
+# (of {prf:ref}`prop-idle-steering`) *1.* Every canonical $M$ is a plain one, and every factored $M$ is plain with the factors multiplied out; a plain $M$ is factored with $A = B = 0$. Conversely, plain weights whose $W_K[:, \mathcal{I}]$ is invertible can be made canonical with the same $M$ ({prf:ref}`prop-canonical-layer`), and such weights are dense in
+# all plain ones; $\ell$ is continuous, so its infimum over them is that over all.
 #
-# *2.* From $dM = dK^\top Q + K^\top dQ$, the gradients are $\partial L/\partial Q = K G$ and $\partial L / \partial K = Q\, G^\top$. Plain: $\dot M = \dot K^\top Q + K^\top \dot Q = -(G Q^\top Q + K^\top K G)$. Canonical: $K$ moves in the columns outside $S$ only, so $\dot K = - Q\, G^\top \Pi$. Factored, with
-# $K' = (I + A) K$: at $A = 0$ the gradient in $A$ is $Q\, G^\top K^\top$, so $\dot K' = \dot A K + \dot K = - Q\, G^\top (K^\top K + I)$, and likewise $\dot Q' = - K G\, (Q^\top Q + I)$; insert these. Along the flow $\dot L = \langle G, \dot M \rangle$ is minus the squared norm of the gradient in the parameters.
+# *2.* From $dM = dW_K^\top W_Q + W_K^\top dW_Q$, the gradients are $\partial \ell/\partial W_Q = W_K \Gamma$ and $\partial \ell / \partial W_K = W_Q\, \Gamma^\top$. Plain: $\dot M = \dot W_K^\top W_Q + W_K^\top \dot W_Q = -(\Gamma\, W_Q^\top W_Q + W_K^\top W_K \Gamma)$. Canonical: $W_K$ moves in the columns outside $\mathcal{I}$ only, so $\dot W_K = - W_Q\, \Gamma^\top \Pi$. Factored, with
+# $W_K' = (I + A) W_K$: at $A = 0$ the gradient in $A$ is $W_Q\, \Gamma^\top W_K^\top$, so $\dot W_K' = \dot A\, W_K + \dot W_K = - W_Q\, \Gamma^\top (W_K^\top W_K + I)$, and likewise $\dot W_Q' = - W_K \Gamma\, (W_Q^\top W_Q + I)$; insert these. Along the flow $\dot \ell = \langle \Gamma, \dot M \rangle$ is minus the squared norm of the gradient in the parameters.
 # ```
 
 # %% [markdown]
@@ -121,7 +121,7 @@ from attnid.training.statistics import equivalence, sign_flip_p, t_interval
 
 E, D = 8, 3
 identity = fmpq_mat([[int(i == j) for j in range(D)] for i in range(D)])
-product = lambda K, Q: K.transpose() * Q
+product = lambda W_K, W_Q: W_K.transpose() * W_Q
 
 
 # %%
@@ -131,56 +131,56 @@ def integers(rows, columns, seed):
     return fmpq_mat(torch.randint(-99, 100, (rows, columns), generator=draw).tolist())
 
 
-def columns_S(K):
+def held_columns(W_K):
     """The first D columns of a matrix."""
-    return fmpq_mat([row[:D] for row in K.table()])
+    return fmpq_mat([row[:D] for row in W_K.table()])
 
 
-def canonical_pair(K, Q):
-    """The pair of the same product with the columns S of K made I."""
-    return columns_S(K).inv() * K, columns_S(K).transpose() * Q
+def canonical_pair(W_K, W_Q):
+    """The pair of the same product with the first D columns of W_K made I."""
+    return held_columns(W_K).inv() * W_K, held_columns(W_K).transpose() * W_Q
 
 
-def factored_pair(K, Q, A, B):
-    """The weights that the factors I + A and I + B turn into K and Q."""
-    return (identity + A).inv() * K, (identity + B).inv() * Q
+def factored_pair(W_K, W_Q, A, B):
+    """The weights that the factors I + A and I + B turn into W_K and W_Q."""
+    return (identity + A).inv() * W_K, (identity + B).inv() * W_Q
 
 
 # %%
 agree = {"canonical": 0, "factored": 0}
 for seed in range(0, 80, 4):
-    K, Q = integers(D, E, seed), integers(D, E, seed + 1)
+    W_K, W_Q = integers(D, E, seed), integers(D, E, seed + 1)
     A, B = integers(D, D, seed + 2), integers(D, D, seed + 3)
-    held, read = canonical_pair(K, Q)
-    inner, other = factored_pair(K, Q, A, B)
+    held, read = canonical_pair(W_K, W_Q)
+    inner, other = factored_pair(W_K, W_Q, A, B)
     multiplied = (identity + A) * inner, (identity + B) * other
-    same = lambda K_, Q_: product(K_, Q_) == product(K, Q)
-    agree["canonical"] += columns_S(held) == identity and same(held, read)
+    same = lambda keys, queries: product(keys, queries) == product(W_K, W_Q)
+    agree["canonical"] += held_columns(held) == identity and same(held, read)
     agree["factored"] += same(*multiplied)
 check("idle-steering", canonical=agree["canonical"], factored=agree["factored"])
 
 # %% [markdown]
-# The ways back need no computation: a canonical pair is a plain one as it stands, and a plain one is factored with $A = B = 0$. But not every $M$ has a canonical pair, which is why part 1 speaks of an infimum. Let $K$ have rank $D$ and a zero column in $S$. The rows $S$ of a canonical $M$ are a multiple of $Q$, and so have the rank of the whole $M$; those of this one have less. But it has neighbours: with $K + \varepsilon\, [I \; 0]$ for $K$ the canonical product is off by $\varepsilon\, [I \; 0]^\top Q$ and no more.
+# The ways back need no computation: a canonical pair is a plain one as it stands, and a plain one is factored with $A = B = 0$. But not every $M$ has a canonical pair, which is why part 1 speaks of an infimum. Let $W_K$ have rank $D$ and a zero column in $\mathcal{I}$. The rows $\mathcal{I}$ of a canonical $M$ are a multiple of $W_Q$, and so have the rank of the whole $M$; those of this one have less. But it has neighbours: with $W_K + \varepsilon\, [I \; 0]$ for $W_K$ the canonical product is off by $\varepsilon\, [I \; 0]^\top W_Q$ and no more.
 
 # %%
 unit = fmpq_mat([[int(i == j) for j in range(E)] for i in range(D)])  # [I 0]
-K = fmpq_mat([[0, *row[1:]] for row in integers(D, E, seed=80).table()])
-M = product(K, Q)
+W_K = fmpq_mat([[0, *row[1:]] for row in integers(D, E, seed=80).table()])
+M = product(W_K, W_Q)
 near = 0
 for size in (fmpq(1, 10), fmpq(1, 1000), fmpq(1, 100000)):
-    neighbour = canonical_pair(K + unit * size, Q)
-    near += product(*neighbour) - M == unit.transpose() * Q * size
-rows_S = fmpq_mat(M.table()[:D])
-check("idle-steering", no_pair=[M.rank(), rows_S.rank()], near=near)
+    neighbour = canonical_pair(W_K + unit * size, W_Q)
+    near += product(*neighbour) - M == unit.transpose() * W_Q * size
+held_rows = fmpq_mat(M.table()[:D])
+check("idle-steering", no_pair=[M.rank(), held_rows.rank()], near=near)
 
 # %% [markdown]
 # The same by measurement: what each of the three reaches from a random start, minimising the distance of $M$ to a random matrix. The least that rank $D$ allows is known (Eckart and Young): the root of the sum of the other squared singular values.
 
 # %%
 products = {
-    "plain": lambda K, Q: K.mT @ Q,
-    "canonical": lambda X, Q: torch.cat((torch.eye(D).double(), X), 1).mT @ Q,
-    "factored": lambda A, B, K, Q: (K + A @ K).mT @ (Q + B @ Q),
+    "plain": lambda W_K, W_Q: W_K.mT @ W_Q,
+    "canonical": lambda free, W_Q: torch.cat((torch.eye(D).double(), free), 1).mT @ W_Q,
+    "factored": lambda A, B, W_K, W_Q: (W_K + A @ W_K).mT @ (W_Q + B @ W_Q),
 }
 shapes = {"plain": (E, E), "canonical": (E - D, E), "factored": (D, D, E, E)}  # columns
 target = normal(E, E, seed=1)
@@ -213,9 +213,9 @@ check("idle-steering", infimum=max(reached(kind) for kind in products) / least -
 # Formula {eq}`eq-steering` against automatic differentiation, at a loss that is none in particular:
 
 # %%
-Z, Q, free = normal(E, E, seed=2), normal(D, E, seed=3), normal(D, E - D, seed=4)
+Z, W_Q, free = normal(E, E, seed=2), normal(D, E, seed=3), normal(D, E - D, seed=4)
 one, zero = torch.eye(D).double(), torch.zeros(D, D).double()
-K = torch.cat((one, free), 1)  # S are the first D columns
+W_K = torch.cat((one, free), 1)  # the first D columns are held
 loss = lambda M: (Z * M).sin().sum() + M.square().sum() / 7
 
 
@@ -227,20 +227,24 @@ def velocity(product, *parameters):
 
 
 # %%
-G = torch.func.grad(loss)(K.mT @ Q)
-P, R, I = K.mT @ K, Q.mT @ Q, torch.eye(E).double()
-outside = torch.diag((torch.arange(E) >= D).double())  # sets the rows S to zero
+Gamma = torch.func.grad(loss)(W_K.mT @ W_Q)
+keys, queries, I = W_K.mT @ W_K, W_Q.mT @ W_Q, torch.eye(E).double()
+outside = torch.diag((torch.arange(E) >= D).double())  # sets the held rows to zero
 formulas = {
-    "plain": -(P @ G + G @ R),
-    "canonical": -(P @ G + outside @ G @ R),
-    "factored": -(P @ G @ (I + R) + (I + P) @ G @ R),
+    "plain": -(keys @ Gamma + Gamma @ queries),
+    "canonical": -(keys @ Gamma + outside @ Gamma @ queries),
+    "factored": -(keys @ Gamma @ (I + queries) + (I + keys) @ Gamma @ queries),
 }
-points = {"plain": (K, Q), "canonical": (free, Q), "factored": (zero, zero, K, Q)}
+points = {
+    "plain": (W_K, W_Q),
+    "canonical": (free, W_Q),
+    "factored": (zero, zero, W_K, W_Q),
+}
 found = {kind: velocity(products[kind], *points[kind]) for kind in products}
 a, b, c = (found[kind] / found[kind].norm() for kind in products)
 check(
     "idle-steering",
-    slope=max((G * found[kind]).sum() / G.norm() for kind in products),
+    slope=max((Gamma * found[kind]).sum() / Gamma.norm() for kind in products),
     cosines=max((a * b).sum(), (a * c).sum(), (b * c).sum()),
     velocity=max(relative_change(found[kind], formulas[kind]) for kind in products),
 )
@@ -250,7 +254,7 @@ check(
 
 # %%
 laptop = PRESETS["comparison"].model
-H, L = laptop["n_head"], laptop["n_layer"]
+H, n_layer = laptop["n_head"], laptop["n_layer"]
 config = GPTConfig(65, **laptop, bias=True)
 MAKE = {"plain": GPT, "canonical": canonical_gpt, "factored": factored_gpt}
 models = {kind: make(config, 0) for kind, make in MAKE.items()}
@@ -272,7 +276,7 @@ for kind, (trained, idle) in trained_idle.items():
     share = 1 - idle / trained
     print(f"{kind:9}: {trained:,} numbers a layer, {idle:6,} idle, share {share:.3f}")
 size = lambda kind: sum(p.numel() for p in models[kind].parameters())
-assert size("factored") - size("plain") == L * extra
+assert size("factored") - size("plain") == n_layer * extra
 
 # %% [markdown]
 # In the canonical model values and their output maps are in canonical form as well, and idle biases are held at zero, so that none of a *layer's* numbers is idle as long as the layer is looked at alone. In the factored one only queries and keys have more of them.
@@ -287,7 +291,7 @@ in_circuits = lambda counted: sum(counted.terms[term] for term in CIRCUITS)
 whole = count(config)
 idle, left = whole.unidentified, whole.unidentified - in_circuits(whole)
 print(f"plain: {idle:,} of {whole.parameters:,} idle; canonical: still {left:,}")
-assert idle - left == L * held and abs(left / idle - 0.236) < 0.001
+assert idle - left == n_layer * held and abs(left / idle - 0.236) < 0.001
 
 
 # %%
@@ -338,7 +342,7 @@ check(
 MAPS = ("W_Q", "W_K", "W_V", "W_O")
 squares = {}
 for kind in ("plain", "canonical"):
-    layers = [head_weights(models[kind], number) for number in range(L)]
+    layers = [head_weights(models[kind], number) for number in range(n_layer)]
     total = lambda W: sum(weights[W].square().sum().item() for weights in layers)
     squares[kind] = np.array([total(W) for W in MAPS])
     sums = ", ".join(f"{W} {square:.1f}" for W, square in zip(MAPS, squares[kind]))
@@ -418,7 +422,7 @@ width = runs["spent"][0].settings["model"]["mlp_width"]
 wider = count(GPTConfig(65, **laptop, mlp_width=width, bias=True))
 grown, idle_grown = wider.parameters - size("plain"), wider.unidentified - idle
 print(f"the wider MLP has {grown:,} numbers more, {idle_grown} of them idle")
-assert grown - idle_grown > 0.9 * L * held
+assert grown - idle_grown > 0.9 * n_layer * held
 
 # %% [markdown]
 # Almost as many *identified* numbers as the idle ones that were held, added, change the loss by less than the margin as well. So this study cannot say that idle numbers cost nothing, nor that they cost less than others: at this size and length it has no evidence that any numbers of this amount matter.
@@ -502,20 +506,21 @@ assert ends(interaction["heads-1"])[0] < 0 < ends(interaction["heads-1"])[1]
 # %% [markdown]
 # Four heads do better than sixteen at either rate, at the recipe's in the mean only, at twice the rate clearly. Against one head the sign changes: worse than one at the recipe's rate, better at twice the rate. But the second interval holds zero once it is one of two comparisons, and so does that of the change itself. That the order of the heads depends on the rate is a suspicion worth more seeds, and no finding.
 #
-# **The proposition.** It needs a loss of $M$ alone. Let weights decay, as AdamW's do, and the loss is one of $K$ and $Q$: its infimum over a fibre is reached at balanced weights ({prf:ref}`prop-least-norm`), which canonical ones are not. Then idle parameters do change what is best.
+# **The proposition.** It needs a loss of $M$ alone. Let weights decay, as AdamW's do, and the loss is one of $W_K$ and $W_Q$: its infimum over a fibre is reached at balanced weights ({prf:ref}`prop-least-norm`), which canonical ones are not. Then idle parameters do change what is best.
 
 # %%
-K, Q = normal(D, E, seed=5), normal(D, E, seed=6)
-held_K, held_Q = torch.linalg.solve(K[:, :D], K), K[:, :D].mT @ Q  # canonical, same M
+W_K, W_Q = normal(D, E, seed=5), normal(D, E, seed=6)
+# canonical, with the same M
+held_K, held_Q = torch.linalg.solve(W_K[:, :D], W_K), W_K[:, :D].mT @ W_Q
 scale = (held_Q.norm() / held_K.norm()).sqrt()  # makes both norms equal
-least = 2 * torch.linalg.svdvals(K.mT @ Q).sum().item()
+least = 2 * torch.linalg.svdvals(W_K.mT @ W_Q).sum().item()
 pairs = {
-    "plain": (K, Q),
-    "balanced": rebalance(Q, K),
+    "plain": (W_K, W_Q),
+    "balanced": rebalance(W_Q, W_K),
     "canonical": (scale * held_K, held_Q / scale),
 }
 squares = {kind: sum(W.square().sum().item() for W in pairs[kind]) for kind in pairs}
-assert relative_change(held_K.mT @ held_Q, K.mT @ Q) < 1e-12
+assert relative_change(held_K.mT @ held_Q, W_K.mT @ W_Q) < 1e-12
 for kind, square in squares.items():
     print(f"{kind:9}: squared norms over the least for this M {square / least:.2f}")
 assert abs(squares["balanced"] / least - 1) < 1e-10
@@ -562,20 +567,20 @@ assert squares["canonical"] > squares["plain"] > least
 #
 # ## Exercises
 #
-# **1.** Two plain pairs with the same $M$ see the same gradient $G$. When does gradient flow move $M$ alike from both?
+# **1.** Two plain pairs with the same $M$ see the same gradient $\Gamma$. When does gradient flow move $M$ alike from both?
 #
 # ```{admonition} Answer
 # :class: dropdown
 #
-# When $K^\top K$ and $Q^\top Q$ agree, by {eq}`eq-steering`; for pairs of full rank, if they differ by a rotation $S$. (With $D < E$ it is the only way to move alike for every $G$. With $D = E$ there are others: $(a I, b I)$ and $(b I, a I)$.) So the idle directions that a rotation makes have no effect even on training by gradient flow; those that stretch do. AdamW, which works entry by entry, tells rotations apart as well.
+# When $W_K^\top W_K$ and $W_Q^\top W_Q$ agree, by {eq}`eq-steering`; for pairs of full rank, if they differ by an orthogonal $S$. (With $D < E$ it is the only way to move alike for every $\Gamma$. With $D = E$ there are others: $(a I, b I)$ and $(b I, a I)$.) So the idle directions that a rotation makes have no effect even on training by gradient flow; those that stretch do. AdamW, which works entry by entry, tells rotations apart as well.
 # ```
 
 # %% tags=["hide-cell"]
 stretch = normal(D, D, seed=7)
-plain_velocity = lambda K, Q: velocity(products["plain"], K, Q)
+plain_velocity = lambda W_K, W_Q: velocity(products["plain"], W_K, W_Q)
 for name, S in (("rotated", torch.linalg.qr(stretch).Q), ("stretched", stretch)):
-    moved = plain_velocity(torch.linalg.inv(S).mT @ K, S @ Q)
-    same = relative_change(moved, plain_velocity(K, Q)) < 1e-12
+    moved = plain_velocity(torch.linalg.inv(S).mT @ W_K, S @ W_Q)
+    same = relative_change(moved, plain_velocity(W_K, W_Q)) < 1e-12
     print(f"{name}: the same velocity within 1e-12: {same}")
     assert same == (name == "rotated")
 
@@ -611,4 +616,4 @@ print(f"more than a hundred seeds: {needed > 100}")
 assert needed > 100
 
 # %% [markdown]
-# *Next:* this is the last chapter. The {doc}`ledger <../book/ledger>` gathers what became of every statement, the {doc}`errata <../book/errata>` what has to be corrected in the paper.
+# *Next:* {doc}`19_gates_and_relative_biases` counts what layers have been given since: gates, and learned numbers for the distance of two tokens.

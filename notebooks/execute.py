@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import nbformat
+from attnid.files import write_whole
 from nbclient import NotebookClient
 
 from pairing import NOTEBOOKS, chapters, read_source
@@ -46,13 +47,6 @@ def tidy(notebook):
     notebook.nbformat, notebook.nbformat_minor = 4, 5
 
 
-def write_whole(path, text):
-    """Write a file so that nobody ever sees half of it."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
-
-
 def execute(chapter, folder=NOTEBOOKS):
     """Run one chapter from its .py and write its .ipynb."""
     notebook = read_source(folder / f"{chapter}.py")
@@ -69,7 +63,7 @@ def execute(chapter, folder=NOTEBOOKS):
     name_cells(notebook)
     tidy(notebook)
     nbformat.validate(notebook)
-    write_whole(folder / f"{chapter}.ipynb", nbformat.writes(notebook) + "\n")
+    write_whole(folder / f"{chapter}.ipynb", f"{nbformat.writes(notebook)}\n".encode())
     return chapter
 
 

@@ -10,9 +10,9 @@ from collections import Counter
 from functools import cache
 
 import nbformat
+from attnid.files import write_whole
 from pybtex.database import parse_file
 
-from execute import write_whole
 from first_cell import repository
 from numbering import EQUATION, ROOT, TARGET, pages, pieces, resolve, targets, title
 
@@ -248,7 +248,7 @@ def main():
     for path, text in wanted.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            write_whole(path, text)
+            write_whole(path, text.encode())
             print(path.relative_to(ROOT))
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .layer.attention import forward
     from .layer.counting import Count
     from .layer.description import Attention
+    from .layer.differences import DifferentialAttention
     from .layer.exact import exact_nullity
     from .layer.gauge import act_query_key, act_value_output
     from .layer.latents import LatentAttention
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from .models.architectures import Architecture, read_architecture
     from .models.comparison import Comparison, compare
     from .models.fingerprints import Fingerprint, fingerprint
+    from .models.rebalancer import Rebalancer
     from .network import (
         count,
         count_network,
         generators,
         independent_directions,
         measure,
+        measure_module,
         measure_network,
         network_generators,
     )
@@ -38,6 +41,7 @@ HOMES = {
     "layer.attention": ("forward",),
     "layer.counting": ("Count",),
     "layer.description": ("Attention",),
+    "layer.differences": ("DifferentialAttention",),
     "layer.exact": ("exact_nullity",),
     "layer.gauge": ("act_query_key", "act_value_output"),
     "layer.latents": ("LatentAttention",),
@@ -48,12 +52,14 @@ HOMES = {
     "models.architectures": ("Architecture", "read_architecture"),
     "models.comparison": ("Comparison", "compare"),
     "models.fingerprints": ("Fingerprint", "fingerprint"),
+    "models.rebalancer": ("Rebalancer",),
     "network": (
         "count",
         "count_network",
         "generators",
         "independent_directions",
         "measure",
+        "measure_module",
         "measure_network",
         "network_generators",
     ),

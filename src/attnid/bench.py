@@ -89,17 +89,15 @@ def plain_metrics(W_Q, W_K, W_Q_next, W_K_next):
 
 
 def _one_head(W_Q, W_K, W_Q_next, W_K_next):
-    dQ, dK, P, K = W_Q_next - W_Q, W_K_next - W_K, W_Q @ W_Q.T, W_K @ W_K.T
-    p, U_Q = torch.linalg.eigh(P)
-    k, U_K = torch.linalg.eigh(K)
-    S = U_K @ ((U_K.T @ (dQ @ W_Q.T - W_K @ dK.T) @ U_Q) / (k[:, None] + p)) @ U_Q.T
-    rho = ((S @ W_Q).square().sum() + (S.T @ W_K).square().sum()) / (
+    dQ, dK, P_Q, P_K = W_Q_next - W_Q, W_K_next - W_K, W_Q @ W_Q.T, W_K @ W_K.T
+    p, U_Q = torch.linalg.eigh(P_Q)
+    k, U_K = torch.linalg.eigh(P_K)
+    T = U_K @ ((U_K.T @ (dQ @ W_Q.T - W_K @ dK.T) @ U_Q) / (k[:, None] + p)) @ U_Q.T
+    rho = ((T @ W_Q).square().sum() + (T.T @ W_K).square().sum()) / (
         dQ.square().sum() + dK.square().sum()
     )
-    after = W_Q_next @ W_Q_next.T - W_K_next @ W_K_next.T
-    return torch.stack(
-        (rho, (P - K).norm(), (P - K).trace(), p[0] + k[0], (after - (P - K)).norm())
-    )
+    before, after = P_Q - P_K, W_Q_next @ W_Q_next.T - W_K_next @ W_K_next.T
+    return torch.stack((rho, before.norm(), before.trace(), p[0] + k[0], (after - before).norm()))
 
 
 def metrics_times(rounds=40):

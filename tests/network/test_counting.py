@@ -68,6 +68,30 @@ def test_heads_layers_and_widths(config):
     assert_three_counts_agree(config)
 
 
+@pytest.mark.parametrize("positions", [("rotary", "none"), ("none", "rotary")])
+@pytest.mark.parametrize(
+    "config", [small(kind, V, n_layer=2) for V in (7, 3) for kind in KINDS[1::6]], ids=named
+)
+def test_layers_that_turn_beside_layers_that_do_not(config, positions):
+    assert_three_counts_agree(replace(config, positions=positions))
+
+
+def test_a_layer_that_does_not_turn_has_more_to_lose():
+    """D^2 a head in place of D, and its key bias; nothing else changes."""
+    sizes = dict(vocab_size=50, block_size=20, n_layer=4, n_head=3, n_embd=12, bias=True)
+    mixed = ("rotary", "none", "rotary", "rotary")
+    all_turn, one_still = (GPTConfig(**sizes, positions=p) for p in ("rotary", mixed))
+    more = {
+        term: size - count(all_turn).terms.get(term, 0)
+        for term, size in count(one_still).terms.items()
+    }
+    assert {term: size for term, size in more.items() if size} == {
+        "query-key maps": 3 * (4**2 - 4),
+        "key constants": 12,
+    }
+    assert GPTConfig(**sizes, positions=("none",) * 4) == GPTConfig(**sizes, positions="none")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",

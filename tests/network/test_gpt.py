@@ -240,3 +240,31 @@ def test_wrong_heads_are_named_and_nothing_is_copied():
     for layer in (-1, 2, 0.0):
         with pytest.raises(ValueError, match=f"layer={layer}"):
             head_weights(model, layer)
+
+
+# ---- layers that turn beside layers that do not
+
+
+def test_each_layer_turns_as_it_is_told():
+    sizes = dict(vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=8)
+    models = {
+        positions: GPT(GPTConfig(**sizes, positions=positions), seed=1)
+        for positions in ("rotary", "none", ("rotary", "none"), ("none", "rotary"))
+    }
+    x = torch.arange(6)[None]
+
+    def logits(silent):
+        for model in models.values():
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    p.normal_(generator=torch.Generator().manual_seed(len(name)))
+                model.transformer.h[silent].attn.c_proj.weight.zero_()
+        return {positions: model(x)[0] for positions, model in models.items()}
+
+    first_seen = logits(silent=1)
+    assert torch.equal(first_seen["rotary"], first_seen["rotary", "none"])
+    assert torch.equal(first_seen["none"], first_seen["none", "rotary"])
+    second_seen = logits(silent=0)
+    assert torch.equal(second_seen["rotary"], second_seen["none", "rotary"])
+    assert torch.equal(second_seen["none"], second_seen["rotary", "none"])
+    assert not torch.allclose(first_seen["rotary"], first_seen["none"])

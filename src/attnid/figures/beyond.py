@@ -110,8 +110,8 @@ def nearly_idle(epsilons, values, idle):
 
 
 def idle_by_cause(variants):
-    """Chapter 14: unidentified parameters of whole networks, name -> {cause -> number}, as bars
-    stacked by cause.
+    """Chapters 14 and 20: unidentified parameters of networks or layers, name -> {cause ->
+    number}, as bars stacked by cause.
     """
     figure, ax = new_figure(figsize=(8.8, 3.9))
     names, start = list(variants), [0.0] * len(variants)
@@ -157,7 +157,7 @@ def freed_rotations(sizes, formula, measured, full):
         ax.annotate(
             f"{norm}, not tied", (sizes[-1], full[norm]), ha="right", va="bottom", fontsize=9
         )
-    ax.set(xlabel="tokens $V$", ylabel="free rotations of the stream", xticks=sizes)
+    ax.set(xlabel="tokens $v$", ylabel="free rotations of the stream", xticks=sizes)
     ax.legend(frameon=False, loc="center right")
     return figure
 
@@ -230,4 +230,21 @@ def heads_and_loss(losses):
     above = ax.secondary_xaxis("top")
     above.set_xticks(list(losses), [f"{1 - 1 / (2 * heads):.3g}" for heads in losses])
     above.set_xlabel("identified share, $1 - 1/(2H)$")
+    return figure
+
+
+def gates(channels, lines, marks):
+    """Chapter 19: unidentified numbers of values and outputs against the value width. Lines are
+    name -> numbers, marks (measured) gate -> numbers.
+    """
+    figure, axes = new_figure()
+    for (name, numbers), colour, style in zip(lines.items(), COLOURS, LINES):
+        axes.plot(channels, numbers, style, color=colour, lw=1.6, label=name)
+    shown = {None: ("no gate", "s", 9), "head": ("a gate a head", "o", 5)}
+    shown["channel"] = ("a gate a channel", "D", 6)
+    for (gate, numbers), colour in zip(marks.items(), (GREY, *COLOURS)):
+        name, marker, size = shown[gate]
+        axes.plot(channels, numbers, marker, color=colour, ms=size, mfc="none", mew=1.5, label=name)
+    axes.set(xlabel="value width $C$", ylabel="unidentified numbers", ylim=(0, None))
+    axes.legend()
     return figure

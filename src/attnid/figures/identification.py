@@ -150,11 +150,11 @@ def damage_by_condition(conditions, damage, units):
 
 
 def canonical_form(before, after):
-    """Chapter 3. The Gram matrices and the product of a head, (P, K, M) each, as given and in
+    """Chapter 3. The Gram matrices and the product of a head, (P_Q, P_K, M) each, as given and in
     canonical form.
     """
     figure, axes = new_figure(3, 2, figsize=(7.6, 5.0))
-    names = ("$P = W_Q W_Q^T$", "$K = W_K W_K^T$", "$M = W_K^T W_Q$")
+    names = ("$P_Q = W_Q W_Q^T$", "$P_K = W_K W_K^T$", "$M = W_K^T W_Q$")
     for row, matrices, word in zip(axes, (before, after), ("as given", "canonical")):
         grams = max(float(matrix.abs().max()) for matrix in (*before[:2], *after[:2]))
         for axis, matrix, bound, name in zip(
@@ -246,7 +246,7 @@ def rotary_idle_directions(sensitivity, tolerance, lengths, curves, limits):
     left.set(
         xlabel="plane $j$ (fast to slow)",
         ylabel="plane $i$",
-        title="change of scores, $i$ mixed with $j$",
+        title="change of $R_\\delta$, $i$ mixed with $j$",
     )
     left.grid(False)
     figure.colorbar(image, ax=left, label="$\\log_{10}$ of the r.m.s.", shrink=0.8)
@@ -465,11 +465,11 @@ def no_single_head(g, measured, heads):
     product.
     """
     figure, axes = new_figure(figsize=(7.4, 4.2))
-    eta = [i / 100 for i in range(0, 201)]
-    lines = {"without": [1 + g(x) for x in eta], "with": [2 * g(x) for x in eta]}
+    ratios = [i / 100 for i in range(0, 201)]
+    lines = {"without": [1 + g(x) for x in ratios], "with": [2 * g(x) for x in ratios]}
     labels = {"without": "one head, no output matrix", "with": "one head, output matrix, $C' = D'$"}
     for (kind, line), colour, style, marker in zip(lines.items(), COLOURS, LINES, "os"):
-        axes.plot(eta, line, color=colour, linestyle=style, label=labels[kind])
+        axes.plot(ratios, line, color=colour, linestyle=style, label=labels[kind])
         axes.plot(
             list(measured[kind]),
             list(measured[kind].values()),
@@ -478,7 +478,7 @@ def no_single_head(g, measured, heads):
             ms=6,
             mfc="white",
         )
-    axes.plot(eta[100:], [1 + 2 * x - x * x for x in eta[100:]], color=GREY, lw=0.8)
+    axes.plot(ratios[100:], [1 + 2 * x - x * x for x in ratios[100:]], color=GREY, lw=0.8)
     axes.axhspan(2, 3, color="black", alpha=0.06, lw=0)
     for H, number in heads.items():
         axes.axhline(number, color=COLOURS[2], lw=1.2)

@@ -204,7 +204,7 @@ def rebalancing_orbit(times, curves):
     for (name, values), colour, line in zip(curves.items(), COLOURS, LINES):
         for i, curve in enumerate(values):
             right.plot(times, curve, color=colour, linestyle=line, label=name if i == 0 else None)
-    right.set(xlabel="$t$", title="squared norm of $(e^{tX} A,\\ e^{-tX^T} B)$, relative")
+    right.set(xlabel="$t$", title="squared norm of $(e^{tT} A,\\ e^{-tT^\\top} B)$, relative")
     right.legend(frameon=False, loc="upper center")
     return figure
 

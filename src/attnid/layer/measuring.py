@@ -15,8 +15,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ..checks import require, require_size
-from .attention import attend, project, random_inputs
+from .attention import attend, gate_logits, project, random_inputs
 from .description import Attention
+from .differences import DifferentialAttention, forward_difference
 from .latents import LatentAttention, forward_latent
 from .parameters import check_parameters
 from .scaling import NoGapError, even_heads, input_scale, refuse_what_rounding_hides, units
@@ -31,7 +32,8 @@ WELL_CONDITIONED = (
 MAX_BYTES = 4 * 2**30  # of a Jacobian
 MAX_PARAMETERS = 3000  # of a function whose structure is not used
 ROWS = 3  # of its Jacobian for each parameter, at first
-KNOWN = "must be an Attention, a LatentAttention or a GPTConfig"
+KNOWN = "must be an Attention, a LatentAttention, a DifferentialAttention or a GPTConfig"
+FORWARD = {LatentAttention: forward_latent, DifferentialAttention: forward_difference}
 OUTPUT = ("W_O", "b_O")
 CHANGES = (
     "residual={:.1e}: fresh sequences still change the outputs along directions that seemed idle"
@@ -67,22 +69,23 @@ def _hidden_jacobian(attention, parameters, x):
     """Weighted values z (B, L, HC) and name -> dz/dtheta (B, L, HC, size) for every parameter but
     those of the output.
     """
-    extras = {n: p for n, p in parameters.items() if n.startswith("gain") or n == "sink"}
-    q, k, v = project(attention, parameters, x)
+    extras = {n: p for n, p in parameters.items() if n.startswith(("gain", "sink", "R_"))}
+    made = project(attention, parameters, x)
+    made += (gate_logits(attention, parameters, x),) if attention.gate else ()
 
-    def hidden(q, k, v, extras):
-        return attend(attention, extras, q, k, v).transpose(-2, -3).flatten(-2)  # (L, HC)
+    def hidden(extras, *made):
+        return attend(attention, extras, *made).transpose(-2, -3).flatten(-2)  # (L, HC)
 
-    z = hidden(q, k, v, extras)
+    z, arguments = hidden(extras, *made), range(1 + len(made))
     derivative = torch.func.vmap(
-        torch.func.jacrev(hidden, argnums=(0, 1, 2, 3)), in_dims=(0, 0, 0, None)
-    )(q, k, v, extras)
+        torch.func.jacrev(hidden, argnums=tuple(arguments)), in_dims=(None, *[0 for _ in made])
+    )(extras, *made)
     blocks = {}
-    for letter, d in zip("QKV", derivative):  # (B, L, HC, heads, M, D)
+    for letter, d in zip("QKVG", derivative[1:]):  # (B, L, HC, heads, M, D)
         blocks["W_" + letter] = torch.einsum("blohmd,bmi->blohdi", d, x).flatten(3)
         if "b_" + letter in parameters:
             blocks["b_" + letter] = d.sum(-2).flatten(3)
-    return z, blocks | {name: d.flatten(3) for name, d in derivative[3].items()}
+    return z, blocks | {name: d.flatten(3) for name, d in derivative[0].items()}
 
 
 def jacobian_blocks(
@@ -195,12 +198,13 @@ def _largest_change(null, Z, B):
 def plan(attention):
     """How many sequences of how many tokens to draw first.
 
-    Long enough for offsets that tell rotations apart, and for the scores of a query, H for each key
-    but one, to move its E outputs freely; where inputs are single numbers, for enough of those. As
-    many as make more such rows than columns.
+    Long enough for offsets that are learned or tell rotations apart, and for the scores of a query,
+    H for each key but one, to move its E outputs freely; where inputs are single numbers, for
+    enough of those. As many as make more such rows than columns.
     """
     a = attention
     length = 6 + 2 * len(a.rotary) + min(a.E // a.H, 32) + 2 * a.H * (a.input_rank == 1)
+    length += a.span or 0
     seen = (
         range(1, length + 1) if a.causal else [length] * (2 if a.input_rank == 1 else length)
     )  # equal queries see alike
@@ -272,8 +276,12 @@ def measure(attention, *, seed=0, parameters=None):
 
 
 @measure.register
-def measure_latent(attention: LatentAttention, *, seed=0, parameters=None):
-    """The same for a layer of latent attention, of at most MAX_PARAMETERS parameters."""
+def measure_described(
+    attention: LatentAttention | DifferentialAttention, *, seed=0, parameters=None
+):
+    """The same for a layer of latent or differential attention, of at most MAX_PARAMETERS
+    parameters.
+    """
     a, length = attention, 6 + 2 * len(attention.rotary)
 
     def draw(number, seed):
@@ -284,7 +292,7 @@ def measure_latent(attention: LatentAttention, *, seed=0, parameters=None):
     parameters = a.random_parameters(seed) if parameters is None else parameters
     parameters = check_parameters(a.shapes, parameters)
     return measure_function(
-        partial(forward_latent, a), parameters, draw, length * a.embed_dim, seed
+        partial(FORWARD[type(a)], a), parameters, draw, length * a.embed_dim, seed
     )
 
 
@@ -311,8 +319,7 @@ def measure_function(function, parameters, draw, seen, seed=0):
         rank, gap = cut(spectrum)
         inputs = draw(2 + batch // 4, seed + 2)
         fresh = jacobian(function, parameters, inputs)
-        change = (fresh @ Vh[rank:].T).norm(dim=0) / fresh.norm(dim=0).mean()
-        residual = float(change.max()) if rank < P else 0.0
+        residual = largest_change(fresh, Vh[rank:])
         if residual < MAX_RESIDUAL:
             parts = Vh[rank:].split([tensor.numel() for tensor in parameters.values()], 1)
             null = {
@@ -324,6 +331,14 @@ def measure_function(function, parameters, draw, seen, seed=0):
             )
         batch *= 2
     raise NoGapError(CHANGES.format(residual))
+
+
+def largest_change(J: Float[Tensor, "rows P"], null: Float[Tensor, "k P"]) -> float:
+    """The largest norm of J along one of the directions (k, P), over the mean norm of its columns;
+    0 where there is none.
+    """
+    change = (J @ null.T).norm(dim=0) / J.norm(dim=0).mean()
+    return float(change.max()) if len(null) else 0.0
 
 
 def jacobian(function, parameters, inputs: Shaped[Tensor, "B T ..."]) -> Float[Tensor, "rows P"]:

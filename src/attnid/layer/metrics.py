@@ -1,7 +1,7 @@
 """What gradient flow conserves, and how far a step of training departs from it.
 
-Per head, with P = W_Q W_Q^T and K = W_K W_K^T: the loss sees W_K^T W_Q alone, so gradient flow
-keeps P - K (Lemma 5.1).
+Per head, with P_Q = W_Q W_Q^T and P_K = W_K W_K^T: where the loss sees M = W_K^T W_Q alone,
+gradient flow keeps P_Q - P_K (Lemma 5.1).
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from .parameters import check_heads
 from .scaling import exponent
 
-# a sum of eigenvalues below this, relative to the head's largest, belongs to an S that moves
+# a sum of eigenvalues below this, relative to the head's largest, belongs to a T that moves
 # neither factor
 IDLE = 1e-12
 
@@ -26,13 +26,14 @@ def head_metrics(
     product, head by head.
 
     All weights have shape (..., D, E); every value returned has shape (...), float64:
-      rho    share of the squared step in the null space {(S W_Q, -S^T W_K)}, in [0, 1]; 0 for a
+      rho    share of the squared step in the null space {(T W_Q, -T^T W_K)}, in [0, 1]; 0 for a
              step of zero
-      beta   ||P - K||_F, tau = trace(P - K) and mu = lambda_min(P) + lambda_min(K), before the step
-      drift  ||(P - K)_next - (P - K)||_F
-    Where mu = 0 some S move neither factor; rho then takes the S of least norm, which leaves its
+      beta   ||P_Q - P_K||_F, tau = trace(P_Q - P_K) and mu = lambda_min(P_Q) + lambda_min(P_K),
+             before the step
+      drift  ||(P_Q - P_K)_next - (P_Q - P_K)||_F
+    Where mu = 0 some T move neither factor; rho then takes the T of least norm, which leaves its
     value as it is. Weights with their biases as one more column, (..., D, E + 1), give the same of
-    the joint action (S W, S b), which is what a head with biases has. Computed in float64, on the
+    the joint action (T W, T b), which is what a head with biases has. Computed in float64, on the
     CPU where the device has none; rho at any scale, and the others as far as float64 reaches:
     beyond they are infinite or zero.
 
@@ -41,8 +42,8 @@ def head_metrics(
     Sylvester equation is solved by two eigendecompositions, as there.
 
     >>> from attnid.tensors import normal
-    >>> W_Q, W_K, S = normal(2, 8), normal(2, 8, seed=1), normal(2, 2, seed=2)
-    >>> found = head_metrics(W_Q, W_K, W_Q + S @ W_Q, W_K - S.mT @ W_K)  # a null direction
+    >>> W_Q, W_K, T = normal(2, 8), normal(2, 8, seed=1), normal(2, 2, seed=2)
+    >>> found = head_metrics(W_Q, W_K, W_Q + T @ W_Q, W_K - T.mT @ W_K)  # a null direction
     >>> round(float(found["rho"]), 6)
     1.0
     """
@@ -71,20 +72,17 @@ def metrics_of_products(
     queries: Float[Tensor, "3 *heads D D"], keys: Float[Tensor, "3 *heads D D"]
 ) -> dict[str, Float[Tensor, "*heads"]]:
     """What head_metrics returns, from the step_products of both factors."""
-    (P, cross_Q, square_Q), (K, cross_K, square_K) = queries, keys
-    (p, k), (U_Q, U_K) = torch.linalg.eigh(
-        torch.stack((P, K))
-    )  # (2, ..., D), ascending, and (2, ..., D, D)
-    R = (
-        U_K.mT @ (cross_Q - cross_K.mT) @ U_Q
-    )  # S P + K S = dQ W_Q^T - W_K dK^T, in the eigenbases of K and P
-    change = (
-        cross_Q + cross_Q.mT + square_Q - cross_K - cross_K.mT - square_K
-    )  # of P - K, without a difference of large numbers
+    (P_Q, cross_Q, square_Q), (P_K, cross_K, square_K) = queries, keys
+    # (2, ..., D), ascending, and (2, ..., D, D)
+    (p, k), (U_Q, U_K) = torch.linalg.eigh(torch.stack((P_Q, P_K)))
+    # T P_Q + P_K T = dQ W_Q^T - W_K dK^T, in the eigenbases of P_K and P_Q
+    right = U_K.mT @ (cross_Q - cross_K.mT) @ U_Q
+    # of P_Q - P_K, without a difference of large numbers
+    change = cross_Q + cross_Q.mT + square_Q - cross_K - cross_K.mT - square_K
     return {
-        "rho": _null_share(R, k[..., :, None] + p[..., None, :], trace(square_Q + square_K)),
-        "beta": torch.linalg.matrix_norm(P - K),
-        "tau": trace(P - K),
+        "rho": _null_share(right, k[..., :, None] + p[..., None, :], trace(square_Q + square_K)),
+        "beta": torch.linalg.matrix_norm(P_Q - P_K),
+        "tau": trace(P_Q - P_K),
         "mu": p[..., 0].clamp_min(0) + k[..., 0].clamp_min(0),
         "drift": torch.linalg.matrix_norm(change),
     }
@@ -106,9 +104,9 @@ def with_bias(
     return torch.cat((W, b.unsqueeze(-1)), -1)
 
 
-def _null_share(R, sums, step):
-    # entry by entry S = R / sums, and ||S W_Q||^2 + ||S^T W_K||^2 = <S, S P + K S> = sum of R^2 /
-    # sums
+def _null_share(right, sums, step):
+    # entry by entry T = right / sums, and ||T W_Q||^2 + ||T^T W_K||^2 = <T, T P_Q + P_K T>, the sum
+    # of right^2 / sums
     idle = sums <= IDLE * sums.amax((-2, -1), keepdim=True)
-    inside = (R.square() / sums).masked_fill(idle, 0).sum((-2, -1))
+    inside = (right.square() / sums).masked_fill(idle, 0).sum((-2, -1))
     return (inside / step).masked_fill(step == 0, 0).clamp_max(1)

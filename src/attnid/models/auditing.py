@@ -28,15 +28,15 @@ def audit(path):
     """The account of the model at a path, as plain data, which `audit_table` prints. Errors as for
     `folders.open_model`.
 
-    Each layer has one entry for each head of keys, with the queries that share it. With P and K the
-    Gram matrices W W^T of the queries' and the keys' maps, biases as one more column: beta = ||P -
-    K||_F, imbalance = beta / (||P||_F + ||K||_F), tau = trace(P - K), mu = lambda_min(P) +
-    lambda_min(K), which are None where queries and keys are normalised; and the condition numbers
-    of W_K^T W_Q and W_O W_V, None where the rank is below the head's width. Where heads turn, only
-    what commutes with the rotations counts: the blocks of P and K over coordinates that turn alike,
-    of which mu takes the least sum. `idle_key_biases` and `foldable_value_biases` have how many
-    there are and the largest of them, and `unidentified` and `terms` are as in `count`. Source:
-    section 5.1 of the paper, Lemma 4.6 and Fact 4.7.
+    Each layer has one entry for each head of keys, with the queries that share it. With P_Q and P_K
+    the Gram matrices W W^T of the queries' and the keys' maps, biases as one more column: beta =
+    ||P_Q - P_K||_F, imbalance = beta / (||P_Q||_F + ||P_K||_F), tau = trace(P_Q - P_K), mu =
+    lambda_min(P_Q) + lambda_min(P_K), which are None where queries and keys are normalised; and the
+    condition numbers of W_K^T W_Q and W_O W_V, None where the rank is below the head's width. Where
+    heads turn, only what commutes with the rotations counts: the blocks of P_Q and P_K over
+    coordinates that turn alike, of which mu takes the least sum. `idle_key_biases` and
+    `foldable_value_biases` have how many there are and the largest of them, and `unidentified` and
+    `terms` are as in `count`. Source: section 5.1 of the paper, Lemma 4.6 and Fact 4.7.
     """
     model = open_model(path)
     whole = architectures.report(model.architecture)
@@ -157,19 +157,19 @@ def _imbalance(blocks, keys: Float[Tensor, "G d m"], queries: Float[Tensor, "G d
     """
     # a complex row holds two real ones, so that the real matrix behind a complex Gram matrix is
     # half of it, twice
-    squares = dict.fromkeys(("difference", "P", "K", "tau"), keys.new_zeros(len(keys)))
+    squares = dict.fromkeys(("difference", "P_Q", "P_K", "tau"), keys.new_zeros(len(keys)))
     smallest = []
     for block in blocks:
         share = 0.5 if block.complex else 1.0
         q, k = rows_of(block, queries), rows_of(block, keys)
-        P, K = q @ q.mH, k @ k.mH
-        for name, matrix in (("difference", P - K), ("P", P), ("K", K)):
+        P_Q, P_K = q @ q.mH, k @ k.mH
+        for name, matrix in (("difference", P_Q - P_K), ("P_Q", P_Q), ("P_K", P_K)):
             squares[name] = squares[name] + share * torch.linalg.matrix_norm(matrix).square()
-        squares["tau"] = squares["tau"] + (P - K).diagonal(dim1=-2, dim2=-1).real.sum(-1)
+        squares["tau"] = squares["tau"] + (P_Q - P_K).diagonal(dim1=-2, dim2=-1).real.sum(-1)
         smallest.append(
-            share * (torch.linalg.eigvalsh(P)[..., 0] + torch.linalg.eigvalsh(K)[..., 0])
+            share * (torch.linalg.eigvalsh(P_Q)[..., 0] + torch.linalg.eigvalsh(P_K)[..., 0])
         )
-    beta, p, k = (squares[name].sqrt() for name in ("difference", "P", "K"))
+    beta, p, k = (squares[name].sqrt() for name in ("difference", "P_Q", "P_K"))
     return {
         "beta": beta,
         "imbalance": beta / (p + k),

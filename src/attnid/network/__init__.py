@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from .directions import NullSpace, generators, independent_directions, network_generators
     from .function import Network, check_parameters, random_parameters
     from .measuring import measure, measure_network
+    from .modules import measure_module
 
 HOMES = {
     "directions": ("NullSpace", "generators", "independent_directions", "network_generators"),
     "function": ("Network", "check_parameters", "random_parameters"),
     "measuring": ("measure", "measure_network"),
+    "modules": ("measure_module",),
 }
 
 

@@ -7,6 +7,7 @@ from ..checks import is_finite, require, require_size
 
 NORMS = ("layernorm", "rmsnorm")
 POSITIONS = ("learned", "rotary", "none")
+OF_ONE_LAYER = ("rotary", "none")
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class GPTConfig:
     of activations dropped in training. The rest is nanoGPT's unless it is said otherwise. tied:
     whether logits are read with the embedding's own weights. norm: "layernorm" or "rmsnorm" (a gain
     and never a bias); eps is added to what they take the root of. positions: "learned", "rotary"
-    (plane i of each query and key turns by 10000^(-2i/D) radians per position) or "none".
+    (plane i of each query and key turns by 10000^(-2i/D) radians per position) or "none", or a
+    tuple with "rotary" or "none" for each layer.
     mlp_width: hidden units of an MLP, 4 n_embd by default.
 
     Raises ValueError naming the field and the value when the description is impossible.
@@ -38,7 +40,7 @@ class GPTConfig:
     dropout: float = 0.0
     tied: bool = True
     norm: str = "layernorm"
-    positions: str = "learned"
+    positions: str | tuple = "learned"
     mlp_width: int | None = None
     eps: float = 1e-5
 
@@ -65,12 +67,21 @@ class GPTConfig:
             self.dropout,
             "must be in [0, 1)",
         )
-        for field, words in (("norm", NORMS), ("positions", POSITIONS)):
+        if isinstance(self.positions, tuple):
+            known = all(isinstance(word, str) and word in OF_ONE_LAYER for word in self.positions)
+            why = f"must have one of {OF_ONE_LAYER} for each of {self.n_layer} layers"
+            require(known and len(self.positions) == self.n_layer, "positions", self.positions, why)
+            if len(set(self.positions)) == 1:
+                self._set("positions", self.positions[0])
+        words_of = {"norm": NORMS}
+        if not isinstance(self.positions, tuple):
+            words_of["positions"] = POSITIONS
+        for field, words in words_of.items():
             value = getattr(self, field)
             require(
                 isinstance(value, str) and value in words, field, value, f"must be one of {words}"
             )
-        paired = self.positions != "rotary" or self.head_dim % 2 == 0
+        paired = not self.turning or self.head_dim % 2 == 0
         require(
             paired,
             "positions",
@@ -129,14 +140,22 @@ class GPTConfig:
     def _set(self, field, value):
         object.__setattr__(self, field, value)  # the description is frozen once it is made
 
+    def turns(self, layer):
+        """Whether the queries and keys of a layer turn."""
+        mixed = isinstance(self.positions, tuple)
+        return (self.positions[layer] if mixed else self.positions) == "rotary"
+
+    @property
+    def turning(self):
+        """How many layers turn their queries and keys."""
+        if isinstance(self.positions, tuple):
+            return self.positions.count("rotary")
+        return self.n_layer * (self.positions == "rotary")
+
     @property
     def rotary(self):
-        """Angle in radians per position of each plane of a head that turns; none unless positions
-        are rotary.
+        """Angle in radians per position of each plane of a head in the layers that turn; none where
+        no layer does.
         """
         D = self.head_dim
-        return (
-            tuple(10_000.0 ** (-2 * i / D) for i in range(D // 2))
-            if self.positions == "rotary"
-            else ()
-        )
+        return tuple(10_000.0 ** (-2 * i / D) for i in range(D // 2)) if self.turning else ()

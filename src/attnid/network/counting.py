@@ -82,7 +82,7 @@ def refuse_what_is_not_generic(config):
     require(n >= 2, "n_embd", c.n_embd, f"{c.norm} leaves fewer than two dimensions")
     require(V >= 3, "vocab_size", V, "fewer than three tokens are a special case")
     require(
-        c.block_size >= (3 if c.positions == "rotary" else 2),
+        c.block_size >= (3 if c.turning else 2),
         "block_size",
         c.block_size,
         "is too short for attention to be seen",
@@ -94,7 +94,7 @@ def refuse_what_is_not_generic(config):
         c.block_size,
         f"its sequences are too few to see {c.parameters} parameters",
     )
-    narrow = c.positions != "rotary" or D <= V or c.block_size > D
+    narrow = not c.turning or D <= V or c.block_size > D
     require(
         narrow,
         "vocab_size",
@@ -186,8 +186,13 @@ def _attention(c):
         "inputs never met",
     )
     terms = dict.fromkeys(names, 0)
-    turning = c.positions == "rotary"
-    for layer, alike in ((0, 1), (1, c.n_layer - 1)):  # those above the first are alike
+    first = c.turns(0)
+    above = c.turning - first  # how many of those above the first turn, which are alike otherwise
+    for layer, turning, alike in (
+        (0, first, 1),
+        (1, True, above),
+        (1, False, c.n_layer - 1 - above),
+    ):
         met = reach(c, layer)
         varying = met.keys - met.constant
         terms["query-key maps"] += (

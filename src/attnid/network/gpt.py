@@ -20,19 +20,20 @@ from .configuration import GPTConfig as GPTConfig
 
 
 class CausalSelfAttention(nn.Module):
-    def __init__(self, config):
+    def __init__(self, config, layer):
         super().__init__()
         # queries, keys and values of all heads, in this order, from one fused weight (3E, E)
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
-        self.config = config
+        self.config, self.turns = config, config.turns(layer)
 
     def forward(self, x):
         B, T, E = x.shape
         H, D = self.config.n_head, self.config.head_dim
         q, k, v = self.c_attn(x).view(B, T, 3, H, D).permute(2, 0, 3, 1, 4)  # each (B, H, T, D)
-        q, k = rotate(self.config, q), rotate(self.config, k)
+        if self.turns:
+            q, k = rotate(self.config, q), rotate(self.config, k)
         # softmax(q k^T / sqrt(D)) v, each token seeing itself and what came before
         dropout = self.config.dropout if self.training else 0.0
         z = F.scaled_dot_product_attention(
@@ -60,10 +61,10 @@ def make_norm(config):
 
 
 class Block(nn.Module):
-    def __init__(self, config):
+    def __init__(self, config, layer):
         super().__init__()
         self.ln_1 = make_norm(config)
-        self.attn = CausalSelfAttention(config)
+        self.attn = CausalSelfAttention(config, layer)
         self.ln_2 = make_norm(config)
         self.mlp = MLP(config)
 
@@ -103,7 +104,7 @@ class GPT(nn.Module):
                         else {}
                     ),
                     drop=nn.Dropout(config.dropout),
-                    h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
+                    h=nn.ModuleList([Block(config, layer) for layer in range(config.n_layer)]),
                     ln_f=make_norm(config),
                 )
             )

@@ -78,7 +78,8 @@ class HeadFamilies:
         """Each head's S on its queries, -S^T on its keys: all S, or those that commute with the
         rotations.
         """
-        return self._per_layer(self._turning_maps if self.c.rotary else self._query_key_maps)
+        still, turning = self._query_key_maps, self._turning_maps
+        return self._per_layer(lambda n: turning(n) if self.c.turns(n) else still(n))
 
     def _query_key_maps(self, layer):
         met, (Q, K, _, _) = self.met[layer], self._heads(layer)
@@ -103,16 +104,15 @@ class HeadFamilies:
         return self.c.n_embd, directions
 
     def key_constants(self):
-        """A key that is the same for all tokens: a bias, or what the rows of few tokens make one
-        of.
+        """A key that is the same for all tokens where nothing turns it: a bias, or what the rows
+        of few tokens make one of.
         """
 
         def family(layer):
             one = self.met[layer].one
             shape = (self.c.n_head, self.c.head_dim, 1)
-            return self.c.n_embd * (one is not None), lambda a: self._moved(
-                layer, K=a.unflatten(1, shape) * one
-            )
+            idle = one is not None and not self.c.turns(layer)
+            return self.c.n_embd * idle, lambda a: self._moved(layer, K=a.unflatten(1, shape) * one)
 
         return self._per_layer(family)
 

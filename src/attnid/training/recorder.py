@@ -14,8 +14,8 @@ class Recorder:
     then, and the validation loss.
 
     Metrics named joint_... are those of weights with their biases as one more column.
-    drift_predicted is what the gradients say that a plain SGD step adds to the joint P - K: eta^2
-    ||g_Q g_Q^T - g_K g_K^T||_F.
+    drift_predicted is what the gradients say that a plain SGD step adds to the joint P_Q - P_K:
+    eta^2 ||g_Q g_Q^T - g_K g_K^T||_F.
     """
 
     def __init__(self, case, preset, corpus, settings, origin):
