@@ -276,6 +276,19 @@ def add_pairs(commands):
         singular values and traces. Nothing is written.""",
         epilog="example: python -m attnid fingerprint path/to/model --json",
     )
+    adapt = commands.add_parser(
+        "adapt",
+        help="a LoRA made for one model rewritten for the same model in another gauge",
+        description="""
+        Write the LoRA in the folder ADAPTER (of peft), made for the model OLD, to OUT so that it
+        does to NEW what it did to OLD, where reduce or align made NEW. Nothing is written if
+        outputs with the adapter would differ by more than the tolerance.""",
+        epilog="example: python -m attnid adapt path/to/lora path/to/model reduced lora-reduced",
+    )
+    adapt.add_argument("adapter", metavar="ADAPTER", help="a folder with adapter_config.json")
+    adapt.add_argument("old", metavar="OLD", help="the trained model that it was made for")
+    adapt.add_argument("new", metavar="NEW", help="the same model in another gauge")
+    adapt.add_argument("out", metavar="OUT", help="where to write it; nothing may be there yet")
     for parser in (compare, align):
         parser.add_argument("a", metavar="A", help="a trained model, as for audit")
         parser.add_argument("b", metavar="B", help="another of the same family and size")
@@ -284,9 +297,10 @@ def add_pairs(commands):
     for parser, words in (
         (compare, "the largest distance, relative, that counts as none (default: by the numbers'"),
         (align, "the largest change of outputs allowed, relative (default: by the numbers'"),
+        (adapt, "the largest change of outputs allowed, relative (default: by the numbers'"),
     ):
         parser.add_argument("--tolerance", type=float, help=f"{words} own precision)")
-    for parser in (compare, align, fingerprint):
+    for parser in (compare, align, adapt, fingerprint):
         parser.add_argument(
             "--json", action="store_true", help="print the numbers as JSON instead of a table"
         )
@@ -296,7 +310,7 @@ def print_pair(arguments):
     """What compare, align or fingerprint found. Returns the exit status."""
     from dataclasses import asdict
 
-    from .models import alignment, comparison, fingerprints
+    from .models import adapters, alignment, comparison, fingerprints
 
     if arguments.command == "compare":
         found = comparison.compare(arguments.a, arguments.b, arguments.tolerance)
@@ -306,6 +320,10 @@ def print_pair(arguments):
             arguments.a, arguments.b, arguments.out, tolerance=arguments.tolerance
         )
         table = alignment.alignment_table(account)
+    elif arguments.command == "adapt":
+        paths = arguments.adapter, arguments.old, arguments.new, arguments.out
+        account = adapters.rewrite_adapter(*paths, tolerance=arguments.tolerance)
+        table = adapters.adapter_table(account)
     else:
         prints = fingerprints.fingerprint(arguments.checkpoint)
         account, table = prints.as_dict(), fingerprints.fingerprint_table(prints)
@@ -362,7 +380,7 @@ def main():
             return print_count(arguments)
         if arguments.command in ("audit", "reduce"):
             return print_account(arguments)
-        if arguments.command in ("compare", "align", "fingerprint"):
+        if arguments.command in ("compare", "align", "adapt", "fingerprint"):
             return print_pair(arguments)
         return (
             run_benchmarks(arguments) if arguments.command == "bench" else train_or_sweep(arguments)
