@@ -196,6 +196,6 @@ def adapter_table(report):
     rewritten = sum(len(row["rewritten"]) for row in report["layers"])
     old, new = report["names"]
     return (
-        f"a LoRA of {old} rewritten for {new}: {rewritten} tensors in {len(report['layers'])} layers\n"
+        f"a LoRA of {old} rewritten for {new}: {rewritten} tensors\n"
         f"largest change of adapted outputs: {report['largest_change']:.1e} of the largest"
     )
