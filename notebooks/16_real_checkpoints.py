@@ -118,8 +118,8 @@ import transformers
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 # %%
-from attnid import Attention, act_query_key, act_value_output, count, figures
-from attnid import forward, independent_directions, measure
+from attnid import Attention, act_query_key, act_value_output, compare, count
+from attnid import figures, fingerprint, forward, independent_directions, measure
 from attnid.claims import check
 from attnid.layer.attention import random_inputs
 from attnid.layer.canonical import factor, reduce_layer
@@ -469,6 +469,34 @@ check(
     smollm2_log_probabilities=off,
 )
 print(text["input_ids"].shape[1], "tokens,", smol.config.vocab_size, "numbers each")
+
+# %% [markdown]
+# Somebody who is given two such folders can ask without running either model. `compare` holds the products of all heads against each other, and everything else as it is; a {py:func}`fingerprint <attnid.fingerprint>` has numbers of each head that no gauge changes, and a distance, from 0 to 1.
+
+# %%
+FOLDERS = {"MiniLM": (MINILM, OUT / "identity")}
+FOLDERS["SmolLM2"] = OUT / "smollm2", OUT / "smollm2-identity"
+compared, distances = [], []
+for name, pair in FOLDERS.items():
+    found = compare(*pair)
+    one, other = (fingerprint(path) for path in pair)
+    compared.append(len(found.differences))
+    distances.append(one.distance(other))
+    assert found.moved > 0.99 * {"MiniLM": 152_064, "SmolLM2": 374_400}[name]
+    print(f"{name}: the same function {found.same}")
+check("canonical-layer", compared=compared, fingerprints=distances)
+
+# %% [markdown]
+# And a head of MiniLM whose queries grow by a thousandth is found.
+
+# %%
+tensors = model.layer(3)
+rows = tensors["self.query.weight"][7 * 32 : 8 * 32]
+rows *= 1.001
+model.write(OUT / "spoilt", model.full_names(3, tensors), "a head spoilt")
+(found,) = compare(MINILM, OUT / "spoilt").differences
+print(f"layer {found.layer}, head {found.head}, {found.circuit}: {found.size:.1e}")
+assert (found.layer, found.head) == (3, 7)
 
 # %% [markdown]
 # ## Which gauge for sixteen bits?

@@ -616,4 +616,4 @@ print(f"more than a hundred seeds: {needed > 100}")
 assert needed > 100
 
 # %% [markdown]
-# *Next:* this is the last chapter. The {doc}`ledger <../book/ledger>` gathers what became of every statement, the {doc}`errata <../book/errata>` what has to be corrected in the paper.
+# *Next:* {doc}`19_gates_and_relative_biases` counts what layers have been given since: gates, and learned numbers for the distance of two tokens.

@@ -11,6 +11,11 @@ from attnid import Attention
 FREQUENCIES = (0.0, math.pi, 2 * math.pi, 1.0, -1.0, 0.37, 1.0 + 2 * math.pi, 2.2)
 
 
+def biased(fields):
+    """Whether queries or keys have a bias."""
+    return bool(set("qk") & set(fields["bias"]))
+
+
 @st.composite
 def descriptions(draw, *, least_inputs=2, most_parameters=350, **fixed):
     """Descriptions with any fields fixed, whose inputs fill at least `least_inputs` dimensions."""
@@ -29,8 +34,16 @@ def descriptions(draw, *, least_inputs=2, most_parameters=350, **fixed):
         score=draw(st.sampled_from(("softmax", "softmax", "softcap", "alibi", "sink"))),
         inputs=inputs,
         causal=draw(st.booleans()),
+        gate=draw(st.sampled_from((None, None, "head", "channel"))),
     )
-    attention = Attention(**fields | fixed)
+    fields |= fixed
+    relative = fields.setdefault("relative", draw(st.sampled_from((None, None, "bias", "content"))))
+    fields["span"] = draw(st.integers(1, 4)) if relative else None
+    if relative == "content":
+        fields |= dict(rotary=(), qk_norm=None)
+        few = fields["embed_dim"] - (fields["inputs"] == "centred")
+        fields["head_dim"] = min(fields["head_dim"], few) if biased(fields) else fields["head_dim"]
+    attention = Attention(**fields)
     assume(attention.parameters <= most_parameters)
     # normalised numbers are signs, and have a count only where signs differ whatever the weights
     assume(

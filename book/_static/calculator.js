@@ -7,7 +7,7 @@
   if (!form) return;
 
   const SIZES = ["embed_dim", "heads", "kv_heads", "head_dim", "value_dim"];
-  const CHOICES = ["qk_norm", "score", "inputs"];
+  const CHOICES = ["qk_norm", "score", "gate", "relative", "inputs"];
 
   // one attention layer of each; fields that are left out have the form's default
   const KNOWN = {
@@ -32,8 +32,12 @@
     "query-key maps": ["scores see W_K only multiplied by the W_Q of its own queries, plane by plane where planes turn", "02_query_key_invariance"],
     "key bias": ["it shifts the scores of a query by one constant, which the softmax takes out", "06_biases"],
     "value-output maps": ["outputs see W_V only multiplied by the W_O that read it", "05_many_heads"],
+    "channel scales": ["a gate of its own tells each channel apart: its values can go up as the outputs that read it go down", "19_gates_and_relative_biases"],
+    "offset bias shift": ["all of a head's offset biases moved alike shift the scores of a query by one constant", "19_gates_and_relative_biases"],
+    "offset key shift": ["all learned keys of offsets moved alike shift the scores of a query by one constant", "19_gates_and_relative_biases"],
+    "offset exchange": ["biases can move as learned keys and queries of offsets move back, and these against each other where a token meets itself", "19_gates_and_relative_biases"],
     "value bias": ["attention weights sum to one, so it only adds a constant to the output, like an output bias", "06_biases"],
-    "centred inputs": ["the entries of an input sum to zero, so each row of W_Q, W_K, W_V has a direction that is never met", "06_biases"],
+    "centred inputs": ["the entries of an input sum to zero, so each row of W_Q, W_K, W_V and of a gate's W_G has a direction that is never met", "06_biases"],
     "sink against constant scores": ["a head wider than its inputs can move all scores at once, and its sink can follow"],
     "query scales": ["a normalised query does not feel its own scale", "15_an_atlas"],
     "key scales": ["a normalised key does not feel its own scale", "15_an_atlas"],
@@ -79,6 +83,7 @@
     const fields = Object.fromEntries(SIZES.map((id) => [id, typed(id)]));
     CHOICES.forEach((id) => { fields[id] = at(id).value || null; });
     fields.bias = [...form.elements.bias].filter((box) => box.checked).map((box) => box.value).join("");
+    if (fields.relative) fields.span = typed("span");
     attnid.count({...fields, qk_norm: null});   // sizes are sound before planes are drawn from them
     return {...fields, rotary: rotary(fields.head_dim ?? fields.embed_dim / fields.heads)};
   }
@@ -118,8 +123,9 @@
   // the description as a call in Python; angles of whole sets of planes are written as the rule that makes them
   function inPython(fields) {
     const sizes = SIZES.filter((id) => fields[id] !== null).map((id) => `${id}=${fields[id]}`);
-    const quoted = Object.entries({bias: "", qk_norm: null, score: "softmax", inputs: "free"})
+    const quoted = Object.entries({bias: "", qk_norm: null, score: "softmax", gate: null, relative: null, inputs: "free"})
       .filter(([id, usual]) => fields[id] !== usual).map(([id]) => `${id}="${fields[id]}"`);
+    if (fields.relative) quoted.push(`span=${fields.span}`);
     const n = fields.rotary.length;
     const angles = at("turning").value === "list" ? `(${fields.rotary.map((angle) => `${angle}, `).join("").trim()})`
       : `[math.pi * i / ${n + 1} for i in range(1, ${n + 1})]`;
@@ -147,6 +153,7 @@
 
   function update() {
     for (const part of form.querySelectorAll("[data-for]")) part.hidden = part.dataset.for !== at("turning").value;
+    at("span").parentElement.hidden = !at("relative").value;
     form.querySelectorAll("[aria-invalid]").forEach((input) => input.removeAttribute("aria-invalid"));
     let refused = true;
     try {
@@ -164,6 +171,7 @@
     for (const id of [...SIZES, ...CHOICES, "planes"]) at(id).value = fields[id] ?? at(id).defaultValue ?? "";
     at("score").value = fields.score ?? "softmax";
     at("inputs").value = "free";
+    at("span").value = fields.span ?? at("span").defaultValue;
     at("turning").value = fields.turning ?? "none";
     for (const box of form.elements.bias) box.checked = (fields.bias ?? "").includes(box.value);
   }

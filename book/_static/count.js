@@ -9,10 +9,12 @@ const attnid = (() => {
   const WORDS = {
     qk_norm: [null, "head", "head_gain", "layer_gain"],
     score: ["softmax", "softcap", "alibi", "sink"],
+    gate: [null, "head", "channel"],
+    relative: [null, "bias", "content"],
     inputs: ["free", "centred"],
     causal: [true, false],
   };
-  const CIRCUIT = {"value-output maps": "value-output", "value bias": "value-output", "centred inputs": "both"};
+  const CIRCUIT = {"value-output maps": "value-output", "value bias": "value-output", "channel scales": "value-output", "centred inputs": "both"};
 
   const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 
@@ -35,7 +37,7 @@ const attnid = (() => {
 
   // the settled description: sizes by the paper's letters, defaults filled in, checked in the package's order
   function describe(fields) {
-    const {embed_dim: E, heads: H, bias = "", rotary = [], qk_norm = null, score = "softmax", inputs = "free", causal = true} = fields;
+    const {embed_dim: E, heads: H, bias = "", rotary = [], qk_norm = null, score = "softmax", gate = null, relative = null, inputs = "free", causal = true} = fields;
     requireSize("embed_dim", E);
     requireSize("heads", H);
     const G = fields.kv_heads ?? H;
@@ -47,25 +49,38 @@ const attnid = (() => {
     requireSize("head_dim", D);
     const C = fields.value_dim ?? D;
     requireSize("value_dim", C);
-    for (const [field, value] of Object.entries({qk_norm, score, inputs, causal})) {
+    for (const [field, value] of Object.entries({qk_norm, score, gate, relative, inputs, causal})) {
       require(WORDS[field].includes(value), field, value, `must be one of ${written(WORDS[field])}`);
     }
     const letters = typeof bias === "string" && [...bias].every((b) => BIASES.includes(b)) && new Set(bias).size === bias.length;
     require(letters, "bias", bias, `must be letters of '${BIASES}', each at most once`);
     require(Array.isArray(rotary) && rotary.every(Number.isFinite), "rotary", rotary, "must list finite angles, in radians per position");
     require(2 * rotary.length <= D, "rotary", rotary, `is more planes than head_dim=${D} holds`);
+    const span = fields.span ?? null;
+    if (relative === null) {
+      require(span === null, "span", span, "goes with relative, which is None");
+    } else {
+      requireSize("span", span);
+      require(relative === "bias" || !(rotary.length || qk_norm), "relative", relative, "goes neither with rotary positions nor with qk_norm");
+    }
     require(inputs === "free" || E >= 2, "embed_dim", E, "must be at least 2 with inputs='centred': a single number, centred, is always zero");
     const has = (letter) => Number(bias.includes(letter));
-    return {E, H, G, D, C, has, rotary, qk_norm, score, inputs, inputRank: E - Number(inputs === "centred")};
+    return {E, H, G, D, C, has, rotary, qk_norm, score, gate, relative, span: span ?? 0, causal, inputs, inputRank: E - Number(inputs === "centred")};
   }
 
-  // how many numbers each circuit has: weights, biases, gains, sinks
+  // how many gates a layer has: rows of W_G
+  function gatesOf(a) {
+    return {head: a.H, channel: a.H * a.C}[a.gate] ?? 0;
+  }
+
+  // how many numbers each circuit has: weights, biases, gains, sinks, gates, learned offsets
   function parametersOf(a) {
     const gains = {head_gain: 2 * a.D, layer_gain: (a.H + a.G) * a.D}[a.qk_norm] ?? 0;
     const sinks = a.score === "sink" ? a.H : 0;
+    const offsets = {bias: a.H * a.span, content: (a.H + a.G) * a.span * a.D}[a.relative] ?? 0;
     return {
-      "query-key": (a.H + a.G) * a.D * a.E + a.has("q") * a.H * a.D + a.has("k") * a.G * a.D + gains + sinks,
-      "value-output": (a.H + a.G) * a.C * a.E + a.has("v") * a.G * a.C + a.has("o") * a.E,
+      "query-key": offsets + (a.H + a.G) * a.D * a.E + a.has("q") * a.H * a.D + a.has("k") * a.G * a.D + gains + sinks,
+      "value-output": (a.H + a.G) * a.C * a.E + a.has("v") * a.G * a.C + a.has("o") * a.E + gatesOf(a) * a.E,
     };
   }
 
@@ -114,6 +129,7 @@ const attnid = (() => {
     const twoPoints = a.inputs === "centred" && a.E === 2;
     require(!(twoPoints && ((a.qk_norm && queryKeyBias) || (a.score === "softcap" && a.has("k")))), "embed_dim", 2,
       "centred pairs take two values only, and with these biases the count depends on that");
+    require(!(twoPoints && a.gate), "embed_dim", 2, "centred pairs take two values only, too few to tell a gate from what it multiplies");
     const lone = a.D === 1 && (["head", "head_gain"].includes(a.qk_norm) || (a.qk_norm === "layer_gain" && a.G === 1));
     require(!(lone && ((a.inputRank === 1 && a.H > 1) || (a.inputs === "centred" && queryKeyBias))), "head_dim", 1,
       "a normalised number is only a sign, and whether two signs ever differ depends on the weights");
@@ -122,7 +138,8 @@ const attnid = (() => {
   // each of these gives [name, dimension, working] of its terms
 
   function valueOutput(a) {
-    const biasInProduct = a.has("v") && a.score === "sink" ? 1 : 0;   // rows of attention that do not sum to one tell it apart
+    if (a.gate === "channel") return [["channel scales", a.G * a.C, `${a.G} × ${a.C}`]];
+    const biasInProduct = a.has("v") && (a.score === "sink" || a.gate) ? 1 : 0;   // told apart by gates, or where rows of attention do not sum to one
     const {loss, working} = pairRankLoss(a.C, a.inputRank + biasInProduct, (a.H / a.G) * a.E);
     const terms = [["value-output maps", a.G * loss, `${a.G} × ${working}`]];
     if (a.has("v") && !biasInProduct) {
@@ -130,6 +147,33 @@ const attnid = (() => {
       terms.push(["value bias", a.G * a.C - seen, `${a.G} × ${a.C}${seen ? ` − ${seen}` : ""}`]);
     }
     return terms;
+  }
+
+  // whether one of the learned offsets is that of a token to itself alone
+  function ownOffset(a) {
+    const own = a.causal ? 0 : Math.floor(a.span / 2);
+    return Number(own < a.span - 1 && (a.causal || own > 0));
+  }
+
+  // scores with a learned key and a learned query for each offset: see attnid.layer.counting
+  function queryKeyAtOffsets(a) {
+    const n = a.inputRank, sharing = a.H / a.G, own = ownOffset(a), q = a.has("q"), k = a.has("k");
+    require(a.D <= n || !(q || k), "head_dim", a.D, `with learned offsets and biases no head wider than its inputs (${n}) is counted`);
+    const unseen = ["softcap", "sink"].includes(a.score) ? 0 : 1, seen = a.span - own - unseen;
+    const {loss, working} = pairRankLoss(a.D, n + seen, sharing * n), wide = Math.max(0, a.D - n);
+    const alone = own ? a.D - Math.min(a.D, sharing * Math.max(0, n - a.D)) + sharing * wide : 0;
+    const constants = q * a.D + (a.score === "sink" ? 1 : 0), ofHead = Math.min(constants, seen + own);
+    const ofGroup = Math.min(k * a.D + (q || k) * Math.min(alone, sharing), sharing * (seen + own - ofHead));
+    const free = sharing * (constants - ofHead) + k * a.D + alone - ofGroup;
+    const more = wide ? ` + ${a.H} × ${a.span - own} × ${wide}` : "";
+    return [["query-key maps", a.G * loss + a.H * (a.span - own) * wide, `${a.G} × ${working}${more}`],
+      ["offset key shift", unseen * a.G * a.D, `${a.G} × ${a.D}`], ["offset exchange", a.G * free, `${a.G} × ${free}`]];
+  }
+
+  function queryKey(a) {
+    if (a.relative === "content") return queryKeyAtOffsets(a);
+    const shift = a.relative === "bias" ? [["offset bias shift", a.H, `${a.H}`]] : [];
+    return [...shift, ...(a.qk_norm ? normalisedQueryKey(a) : plainQueryKey(a))];
   }
 
   function plainQueryKey(a) {
@@ -178,13 +222,14 @@ const attnid = (() => {
 
   function centred(a) {
     if (a.inputs === "free") return [];
-    return [["centred inputs", (a.H + a.G) * a.D + a.G * a.C, `${a.H} × ${a.D} + ${a.G} × ${a.D} + ${a.G} × ${a.C}`]];
+    const gates = gatesOf(a), working = `${a.H} × ${a.D} + ${a.G} × ${a.D} + ${a.G} × ${a.C}${gates ? ` + ${gates}` : ""}`;
+    return [["centred inputs", (a.H + a.G) * a.D + a.G * a.C + gates, working]];
   }
 
-  // unidentified directions of each circuit; of what centred inputs never meet, the value maps have G C
+  // unidentified directions of each circuit; of what centred inputs never meet, the value maps have G C and the gates one each
   function circuits(a, terms) {
     const within = (circuit) => sum(terms.filter((term) => term.circuit === circuit).map((term) => term.dimension));
-    const idleValues = a.inputs === "centred" ? a.G * a.C : 0;
+    const idleValues = a.inputs === "centred" ? a.G * a.C + gatesOf(a) : 0;
     const unidentified = {"query-key": within("query-key") + within("both") - idleValues, "value-output": within("value-output") + idleValues};
     return Object.entries(parametersOf(a)).map(([name, parameters]) => ({name, parameters, unidentified: unidentified[name]}));
   }
@@ -193,7 +238,7 @@ const attnid = (() => {
   function count(fields) {
     const a = describe(fields);
     refuseWhatIsNotGeneric(a);
-    const found = [...valueOutput(a), ...(a.qk_norm ? normalisedQueryKey(a) : plainQueryKey(a)), ...centred(a)];
+    const found = [...valueOutput(a), ...queryKey(a), ...centred(a)];
     const terms = found.filter(([, dimension]) => dimension)
       .map(([name, dimension, working]) => ({name, circuit: CIRCUIT[name] ?? "query-key", dimension, working}));
     const parameters = sum(Object.values(parametersOf(a))), unidentified = sum(terms.map((term) => term.dimension));

@@ -1,11 +1,13 @@
 import dataclasses
+import itertools
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from attnid import Attention, forward
-from attnid.layer.attention import attend, normalise, project, random_inputs, rotate
+from attnid.layer.attention import attend, normalise, project, random_inputs, rotate, scores
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -57,6 +59,32 @@ def test_a_sink_takes_weight_and_a_deep_one_takes_none():
         rtol=0,
         atol=1e-12,
     )
+
+
+@pytest.mark.parametrize("gate", ["head", "channel"])
+def test_a_gate_multiplies_each_head_by_the_sigmoid_of_its_token(gate):
+    a = Attention(6, 2, bias="v", gate=gate)
+    p, x = a.random_parameters(0), random_inputs(a, 2, 5)
+    z = attend(a, p, *project(a, p, x))
+    rows = p["W_G"].reshape(2, -1, 6)  # (H, 1 or C, E)
+    open_by = torch.stack([(x @ row.T).sigmoid() for row in rows], 1)
+    expected = torch.einsum("bhlc,hec->ble", open_by * z, p["W_O"])
+    assert torch.allclose(forward(a, p, x), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("relative", ["bias", "content"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_learned_offsets_enter_the_scores_one_by_one(relative, causal):
+    a = Attention(6, 2, kv_heads=1, head_dim=3, relative=relative, span=3, causal=causal)
+    p, x = a.random_parameters(0), random_inputs(a, 1, 6)
+    q, k, _ = project(a, p, x)
+    for h, l, m in itertools.product(range(2), range(6), range(6)):
+        at = min(max(l - m + (0 if causal else 1), 0), 2)
+        expected = q[0, h, l] @ k[0, 0, m]
+        if relative == "content":
+            expected = expected + q[0, h, l] @ p["R_K"][0, at] + k[0, 0, m] @ p["R_Q"][h, at]
+        expected = expected / math.sqrt(3) + (p["R_B"][h, at] if relative == "bias" else 0)
+        assert abs(scores(a, p, q, k)[0, h, l, m] - expected) < 1e-12
 
 
 def test_a_causal_layer_does_not_look_ahead():

@@ -71,10 +71,18 @@ def test_as_many_numbers_are_fixed_as_the_count_has_unidentified(form, attention
     assume(fits(attention))
     counted = count(attention)
     unmoved = 0 if value_bias_folds(attention) else counted.terms.get("value bias", 0)
+    left = unmoved + counted.terms.get("offset exchange", 0)
     reduction = reduce_layer(attention, attention.random_parameters(), form)
     assert not any(left.any() for left in reduction.left.values())
-    assert reduction.fixed == counted.unidentified - unmoved
+    assert reduction.fixed == counted.unidentified - left
     assert unmoved == 0 or "o" not in attention.bias and attention.G * attention.C > attention.E
+
+
+def test_channels_that_have_gates_are_scaled_and_not_mixed():
+    attention = Attention(6, 2, kv_heads=1, bias="v", gate="channel")
+    reduced = reduce_layer(attention, attention.random_parameters(), "identity")
+    assert reduced.fixed == count(attention).unidentified == 9 + 3
+    assert ((reduced.parameters["W_V"] == 1).sum(-1) == 1).all()
 
 
 @given(attention=descriptions(qk_norm=None))
@@ -97,7 +105,8 @@ def test_where_a_block_is_wider_than_the_embedding_the_head_is_left(attention):
 def test_identity_form_has_zeros_and_ones_for_all_that_it_fixes(attention, form):
     assume(fits(attention))
     reduction = reduce_layer(attention, attention.random_parameters(), form)
-    assert spanned(("W_K", "W_V", "b_K", "b_V"), reduction.parameters) == reduction.fixed
+    names = ("W_K", "W_V", "b_K", "b_V", "R_B", "R_K")
+    assert spanned(names, reduction.parameters) == reduction.fixed
     for blocks, shared, _ in circuits(attention).values():
         for block in blocks:
             A = rows_of(block, factor(reduction.parameters, shared, attention.G))

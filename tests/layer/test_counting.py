@@ -34,6 +34,51 @@ def test_the_formula_is_what_is_measured(attention):
     assert measured.gap > 1e6
 
 
+@pytest.mark.parametrize("d, plain, channel", [(3, 36, 24), (4, 64, 40)])
+def test_a_gate_per_head_changes_no_count_and_one_per_channel_leaves_scales(d, plain, channel):
+    expected = {None: plain, "head": plain, "channel": channel}
+    for gate, unidentified in expected.items():
+        layer = Attention(8, 2, head_dim=d, gate=gate)
+        assert count(layer).unidentified == measure(layer).nullity == unidentified
+
+
+def test_a_gate_tells_the_value_bias_apart():
+    plain, gated = (Attention(8, 2, bias="vo", gate=gate) for gate in (None, "head"))
+    assert count(plain).terms["value bias"] == 8 and "value bias" not in count(gated).terms
+    assert measure(gated).nullity == count(gated).unidentified == 64
+
+
+@pytest.mark.parametrize(
+    "fields, terms",
+    [
+        (dict(relative="bias"), {"offset bias shift": 2}),
+        (dict(relative="bias", score="sink"), {"offset bias shift": 2}),
+        (dict(relative="bias", score="softcap"), {"offset bias shift": 2}),
+        (dict(relative="content"), {"offset key shift": 8}),
+        (dict(relative="content", score="sink"), {}),
+        (dict(relative="content", bias="q"), {"offset key shift": 8, "offset exchange": 4}),
+        (dict(relative="content", bias="k"), {"offset key shift": 8, "offset exchange": 4}),
+        (dict(relative="content", bias="qk"), {"offset key shift": 8, "offset exchange": 12}),
+        (dict(relative="content", head_dim=5), {"offset key shift": 10, "offset exchange": 4}),
+    ],
+    ids=str,
+)
+def test_learned_offsets_by_term(fields, terms):
+    layer = Attention(8, 2, span=3, **fields)
+    found = dict(count(layer).terms)
+    assert found.pop("query-key maps") == found.pop("value-output maps") == 2 * layer.D**2
+    assert found == terms and measure(layer).nullity == count(layer).unidentified
+
+
+def test_own_offset_makes_the_difference_that_a_mask_makes():
+    """Two offsets: a token's own and all others, or, without a mask, its own with all before it."""
+    layers = [
+        Attention(4, 1, relative="content", span=2, causal=causal) for causal in (True, False)
+    ]
+    counted = [count(layer).unidentified for layer in layers]
+    assert counted == [measure(layer).nullity for layer in layers] == [40, 36]
+
+
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 12])
 def test_the_share_of_a_plain_layer(heads):
     assert count(Attention(12, heads)).share == pytest.approx(1 - 1 / (2 * heads), abs=1e-15)
@@ -82,6 +127,11 @@ def test_what_commutes_with_the_rotations(rotary, group):
     [
         (dict(embed_dim=2, heads=1, inputs="centred", qk_norm="head", bias="k"), "embed_dim=2"),
         (dict(embed_dim=2, heads=1, inputs="centred", score="softcap", bias="k"), "embed_dim=2"),
+        (dict(embed_dim=2, heads=1, inputs="centred", gate="head"), "embed_dim=2"),
+        (
+            dict(embed_dim=4, heads=1, head_dim=5, relative="content", span=2, bias="k"),
+            "head_dim=5",
+        ),
         (dict(embed_dim=1, heads=2, head_dim=1, qk_norm="head"), "head_dim=1"),
         (dict(embed_dim=64, heads=16, head_dim=32, qk_norm="layer_gain"), "qk_norm='layer_gain'"),
         (

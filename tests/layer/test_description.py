@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attnid import Attention
+from attnid.layer.description import own_offset
 
 
 def test_defaults_follow_the_usual_choice():
@@ -36,6 +37,10 @@ def test_defaults_follow_the_usual_choice():
         ("qk_norm", "rms"),
         ("qk_norm", ["head"]),
         ("score", "relu"),
+        ("gate", "sigmoid"),
+        ("gate", True),
+        ("relative", "t5"),
+        ("span", 4),
         ("inputs", None),
         ("causal", "yes"),
     ],
@@ -44,6 +49,30 @@ def test_an_impossible_description_names_field_and_value(field, value):
     with pytest.raises(ValueError) as error:
         Attention(**dict(embed_dim=8, heads=2) | {field: value})
     assert f"{field}={value!r}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "fields, named",
+    [
+        (dict(relative="bias"), "span=None"),
+        (dict(relative="bias", span=0), "span=0"),
+        (dict(relative="content", span=2, rotary=(1.0,)), "relative='content'"),
+        (dict(relative="content", span=2, qk_norm="head"), "relative='content'"),
+    ],
+)
+def test_learned_offsets_need_a_span_and_stand_alone(fields, named):
+    with pytest.raises(ValueError, match=named):
+        Attention(8, 2, **fields)
+
+
+@pytest.mark.parametrize(
+    "causal, owns", [(True, [None, 0, 0, 0]), (False, [None, None, 1, 2])], ids=str
+)
+def test_a_token_has_an_offset_to_itself_where_the_next_ones_have_others(causal, owns):
+    found = [
+        own_offset(Attention(8, 2, relative="bias", span=n, causal=causal)) for n in (1, 2, 3, 4)
+    ]
+    assert found == owns and own_offset(Attention(8, 2)) is None
 
 
 def test_numpy_numbers_are_numbers():

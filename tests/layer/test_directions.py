@@ -46,6 +46,9 @@ def test_generators_are_null_independent_and_as_many_as_counted(attention):
         dict(qk_norm="head_gain"),
         dict(score="sink", bias="qkv"),
         dict(head_dim=9),
+        dict(gate="channel", bias="v"),
+        dict(relative="content", span=3, bias="qk"),
+        dict(relative="bias", span=3, score="sink"),
     ],
 )
 def test_generators_span_what_is_measured_to_be_null(fields):

@@ -25,6 +25,12 @@ def test_exact_formula_and_measured_count_agree(attention):
     assert exact_nullity(attention) == count(attention).unidentified == measure(attention).nullity
 
 
+@pytest.mark.parametrize("gate", ["head", "channel"])
+def test_gates_of_two_points_are_refused(gate):
+    with pytest.raises(ValueError, match="embed_dim=2: .* gate"):
+        exact_nullity(Attention(2, 1, inputs="centred", gate=gate))
+
+
 def test_products_are_those_of_python_integers():
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, PRIME, (3, 40)), rng.integers(0, PRIME, (40, 2))

@@ -23,10 +23,12 @@ from attnid.layer.scaling import (
         (lambda p: p["W_Q"].zero_(), "W_Q: all entries are zero"),
         (lambda p: p["W_K"].mul_(1e-8), "scores vanish"),
         (lambda p: p["W_K"].mul_(1e8), "scores saturate"),
+        (lambda p: p["W_G"].mul_(1e3), "W_G: the gates saturate"),
+        (lambda p: p["W_G"].mul_(1e-6), "W_G: the gates keep still"),
     ],
 )
 def test_what_rounding_hides_is_named(change, named):
-    attention = Attention(8, 2, inputs="centred")
+    attention = Attention(8, 2, inputs="centred", gate="channel")
     p = attention.random_parameters(0)
     change(p)
     with pytest.raises(NoGapError, match=named):
@@ -68,6 +70,7 @@ EVENED = [
     Attention(8, 4, 2, bias="qkvo"),
     Attention(8, 2, bias="qkv", rotary=(1.0,)),
     Attention(8, 2, qk_norm="head"),
+    Attention(8, 4, 2, bias="qk", relative="content", span=3),
 ]
 
 

@@ -95,6 +95,10 @@ def test_every_term_but_the_rank_occurs_among_them(counted, layers):
         "rotations",
         "signs only",
         "sink against constant scores",
+        "channel scales",
+        "offset bias shift",
+        "offset key shift",
+        "offset exchange",
     }
 
 
@@ -194,6 +198,12 @@ IMPOSSIBLE = [
         inputs="centred",
     ),
     dict(embed_dim=8, heads=0, kv_heads=3, bias="x"),
+    dict(embed_dim=8, heads=2, gate="both"),
+    dict(embed_dim=2, heads=1, inputs="centred", gate="head"),
+    dict(embed_dim=8, heads=2, relative="bias"),
+    dict(embed_dim=8, heads=2, span=3),
+    dict(embed_dim=8, heads=2, relative="content", span=2, qk_norm="head"),
+    dict(embed_dim=4, heads=1, head_dim=5, relative="content", span=2, bias="k"),
 ]
 
 

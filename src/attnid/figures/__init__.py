@@ -6,6 +6,7 @@ from .beyond import (
     atlas,
     changes,
     freed_rotations,
+    gates,
     gauges,
     heads_and_loss,
     idle_by_cause,

@@ -231,3 +231,20 @@ def heads_and_loss(losses):
     above.set_xticks(list(losses), [f"{1 - 1 / (2 * heads):.3g}" for heads in losses])
     above.set_xlabel("identified share, $1 - 1/(2H)$")
     return figure
+
+
+def gates(channels, lines, marks):
+    """Chapter 19: unidentified numbers of values and outputs against the value width. Lines are
+    name -> numbers, marks (measured) gate -> numbers.
+    """
+    figure, axes = new_figure()
+    for (name, numbers), colour, style in zip(lines.items(), COLOURS, LINES):
+        axes.plot(channels, numbers, style, color=colour, lw=1.6, label=name)
+    shown = {None: ("no gate", "s", 9), "head": ("a gate a head", "o", 5)}
+    shown["channel"] = ("a gate a channel", "D", 6)
+    for (gate, numbers), colour in zip(marks.items(), (GREY, *COLOURS)):
+        name, marker, size = shown[gate]
+        axes.plot(channels, numbers, marker, color=colour, ms=size, mfc="none", mew=1.5, label=name)
+    axes.set(xlabel="value width $C$", ylabel="unidentified numbers", ylim=(0, None))
+    axes.legend()
+    return figure

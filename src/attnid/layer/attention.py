@@ -52,6 +52,21 @@ def project(
     return linear("Q"), linear("K"), linear("V")
 
 
+def gate_logits(
+    attention, parameters, x: Float[Tensor, "*batch L E"]
+) -> Float[Tensor, "*batch H L channels"]:
+    """W_G x, whose sigmoid is the gate of a layer that has one: (..., H, L, 1), or (..., H, L, C).
+
+    >>> from attnid import Attention
+    >>> layer = Attention(8, 2, gate="channel")
+    >>> gate_logits(layer, layer.random_parameters(seed=0), random_inputs(layer, 3, 5)).shape
+    torch.Size([3, 2, 5, 4])
+    """
+    W_G = parameters["W_G"]
+    W_G = W_G[:, None] if attention.gate == "head" else W_G
+    return torch.einsum("...li,hci->...hlc", x, W_G)
+
+
 def normalise(
     attention, vectors: Float[Tensor, "*batch heads L D"], gain=None
 ) -> Float[Tensor, "*batch heads L D"]:
@@ -84,11 +99,26 @@ def rotate(attention, vectors: Float[Tensor, "*batch L D"]) -> Float[Tensor, "*b
     return torch.cat((turned.flatten(-2), vectors[..., 2 * planes :]), -1)
 
 
+def offsets(attention, length):
+    """Which of the `span` offsets, query minus key, stands where: (length, length), row l, column
+    m.
+
+    >>> from attnid import Attention
+    >>> offsets(Attention(8, 2, relative="bias", span=3, causal=False), 4)
+    tensor([[1, 0, 0, 0],
+            [2, 1, 0, 0],
+            [2, 2, 1, 0],
+            [2, 2, 2, 1]])
+    """
+    position, before = torch.arange(length), 0 if attention.causal else attention.span // 2
+    return (position[:, None] - position + before).clamp(0, attention.span - 1)
+
+
 def scores(
     attention, parameters, q: Float[Tensor, "*batch H L D"], k: Float[Tensor, "*batch G M D"]
 ) -> Float[Tensor, "*batch H L M"]:
     """Scores (..., H, L, L), before mask and softmax: row l, column m is how much query l asks for
-    key m.
+    key m. `parameters` give gains and learned offsets, where there are any.
 
     >>> from attnid import Attention
     >>> layer = Attention(8, 2)
@@ -100,9 +130,15 @@ def scores(
     q = rotate(attention, normalise(attention, q, parameters.get("gain_Q")))
     k = rotate(attention, normalise(attention, k, parameters.get("gain_K")))
     k = k.repeat_interleave(attention.H // attention.G, dim=-3)  # head h reads group h // (H / G)
-    s = (
-        q @ k.transpose(-1, -2) / math.sqrt(attention.D)
-    )  # the text absorbs this factor into the weights
+    s = q @ k.transpose(-1, -2)
+    if attention.relative:
+        offset = offsets(attention, s.shape[-1]).to(s.device)
+        row = torch.arange(len(offset), device=s.device)
+    if attention.relative == "content":
+        R_K = parameters["R_K"].repeat_interleave(attention.H // attention.G, dim=0)
+        s = s + (q @ R_K.mT)[..., row[:, None], offset]
+        s = s + (k @ parameters["R_Q"].mT)[..., row, offset]
+    s = s / math.sqrt(attention.D)  # the text absorbs this factor into the weights
     if attention.score == "softcap":
         s = SOFTCAP * torch.tanh(s / SOFTCAP)
     if attention.score == "alibi":
@@ -111,7 +147,7 @@ def scores(
             -8.0 * torch.arange(1, attention.H + 1, dtype=s.dtype, device=s.device) / attention.H
         )
         s = s - slope[:, None, None] * (position[:, None] - position).abs()
-    return s
+    return s + parameters["R_B"][:, offset] if attention.relative == "bias" else s
 
 
 def attend(
@@ -120,8 +156,10 @@ def attend(
     q: Float[Tensor, "*batch H L D"],
     k: Float[Tensor, "*batch G M D"],
     v: Float[Tensor, "*batch G M C"],
+    gate: Float[Tensor, "*batch H L channels"] | None = None,
 ) -> Float[Tensor, "*batch H L C"]:
-    """Weighted values (..., H, L, C) from queries, keys and values as `project` gives them.
+    """Weighted values (..., H, L, C) from queries, keys and values as `project` gives them, gated
+    where `gate_logits` are given.
 
     >>> from attnid import Attention
     >>> layer = Attention(8, 2)
@@ -138,7 +176,8 @@ def attend(
         p = torch.cat((s, logit), -1).softmax(-1)[..., :-1]
     else:
         p = s.softmax(-1)
-    return p @ v.repeat_interleave(attention.H // attention.G, dim=-3)
+    z = p @ v.repeat_interleave(attention.H // attention.G, dim=-3)
+    return z if gate is None else gate.sigmoid() * z
 
 
 def forward(attention, parameters, x: Float[Tensor, "*batch L E"]) -> Float[Tensor, "*batch L E"]:
@@ -149,7 +188,8 @@ def forward(attention, parameters, x: Float[Tensor, "*batch L E"]) -> Float[Tens
     >>> forward(layer, layer.random_parameters(seed=0), random_inputs(layer, 4, 10)).shape
     torch.Size([4, 10, 8])
     """
-    z = attend(attention, parameters, *project(attention, parameters, x))
+    gate = gate_logits(attention, parameters, x) if attention.gate else None
+    z = attend(attention, parameters, *project(attention, parameters, x), gate)
     y = torch.einsum("...hlc,hec->...le", z, parameters["W_O"])
     return y + parameters["b_O"] if "b_O" in parameters else y
 

@@ -14,10 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..checks import require
-from .description import key_bias_is_idle, value_bias_is_pooled
+from .description import key_bias_is_idle, shift_is_seen, value_bias_is_pooled
 from .rebalancing import SINGULAR, balance, put_rows, rows_of
 from .rotation import Isotype, isotypes
 
+KEYS, QUERIES = ("W_K", "b_K", "R_K"), ("W_Q", "b_Q", "R_Q")  # weights first; the rest moves along
 FORMS = ("balanced", "identity", "identity-unpivoted")
 
 
@@ -42,16 +43,17 @@ def reduce_layer(attention, parameters, form="balanced"):
     a Reduction.
 
     Key biases that no output sees become 0, value biases move into the output bias where there is
-    one, and each circuit takes the form: "balanced" (factors with equal Gram matrices, nearest to
-    the old), "identity" (of the shared factor, as many columns as its head is wide are those of the
-    identity, chosen by QR with column pivoting of an orthonormal basis of its rows, so that equal
-    functions get equal weights) or "identity-unpivoted" (the first columns). Rotary heads change
-    within what commutes with the rotations; normalised queries and keys stay as they are.
+    one, learned offsets count from the first where only their differences are seen, and each
+    circuit takes the form: "balanced" (factors with equal Gram matrices, nearest to the old),
+    "identity" (of the shared factor, as many columns as its head is wide are those of the identity,
+    chosen by QR with column pivoting of an orthonormal basis of its rows, so that equal functions
+    get equal weights) or "identity-unpivoted" (the first columns). Rotary heads change within what
+    commutes with the rotations; normalised queries and keys stay as they are.
 
     Of generic weights `fixed` is the count's number of unidentified ones if inputs are free,
     queries and keys not normalised, and no set of coordinates that turn alike (`isotypes`, or a
-    whole value head) is larger than the embedding. Then the only term left over is "value bias"
-    where there is no output bias to take it in.
+    whole value head) is larger than the embedding. Then the only terms left over are "value bias"
+    where there is no output bias to take it in, and "offset exchange".
 
     Raises ValueError for another form, and naming the parameter that is missing, unknown, misshapen
     or not finite. Source: Lemmas 4.1, 4.2 and 4.6, Fact 4.7, Prop. 4.8 and section 5.2.2 of the
@@ -65,9 +67,10 @@ def reduce_layer(attention, parameters, form="balanced"):
     """
     require(form in FORMS, "form", form, f"must be one of {FORMS}")
     p = {name: tensor.clone() for name, tensor in attention.check_parameters(parameters).items()}
-    result = Reduction(p, _silence_key_bias(attention, p) + _fold_value_bias(attention, p), {}, {})
+    steps = (_silence_key_bias, _fold_value_bias, _start_offsets)
+    result = Reduction(p, sum(step(attention, p) for step in steps), {}, {})
     if attention.qk_norm is None:
-        _move_query_key(attention, result, form)
+        _move(attention, result, "query-key", isotypes(attention), KEYS, QUERIES, form)
     blocks, values, outputs = value_blocks(attention), ("W_V", "b_V"), ("W_O",)
     _move(attention, result, "value-output", blocks, values, outputs, form)
     return result
@@ -91,15 +94,17 @@ def balance_layer(attention, parameters):
     require(attention.qk_norm is None, "qk_norm", attention.qk_norm, why)
     p = {name: tensor.clone() for name, tensor in attention.check_parameters(parameters).items()}
     result = Reduction(p, 0, {}, {})
-    _move_query_key(attention, result, "balanced")
+    _move(attention, result, "query-key", isotypes(attention), KEYS, QUERIES, "balanced")
     return result
 
 
 def value_blocks(attention):
     """The coordinates of a value head, none of which turns, as `isotypes` gives those of a key
-    head.
+    head: all together, or one by one where each has its own gate.
     """
-    return [Isotype(0.0, tuple(range(attention.C)))]
+    channels = range(attention.C)
+    parts = [(c,) for c in channels] if attention.gate == "channel" else [tuple(channels)]
+    return [Isotype(0.0, part) for part in parts]
 
 
 def idle_key_coordinates(attention):
@@ -134,6 +139,18 @@ def _fold_value_bias(attention, p):
     return b_V[:: attention.H // attention.G].numel()
 
 
+def _start_offsets(attention, p):
+    if attention.relative == "bias":
+        if "sink" in p:
+            p["sink"] -= p["R_B"][:, 0]
+        p["R_B"] -= p["R_B"][:, :1].clone()
+        return attention.H
+    if attention.relative is None or shift_is_seen(attention):
+        return 0
+    p["R_K"] -= p["R_K"][:, :1].clone()
+    return attention.G * attention.D
+
+
 def factor(parameters, names, groups) -> Float[Tensor, "G d n"]:
     """The weights of each group's heads side by side, then their biases, of those names that are
     there: (G, d, n), W_O transposed.
@@ -143,20 +160,21 @@ def factor(parameters, names, groups) -> Float[Tensor, "G d n"]:
 
 
 def _as_rows(name, tensor):
-    return tensor.unsqueeze(-1) if name[0] == "b" else tensor.mT if name == "W_O" else tensor
+    return (
+        tensor.unsqueeze(-1)
+        if name[0] == "b"
+        else tensor.mT
+        if name[0] == "R" or name == "W_O"
+        else tensor
+    )
 
 
-def _put_factor(parameters, names, joined):
-    # the inverse of factor, in place
+def put_factor(parameters, names, joined):
+    """The inverse of `factor`, in place."""
     views = [_as_rows(name, parameters[name]) for name in names if name in parameters]
     widths = [len(rows) // len(joined) * rows.shape[-1] for rows in views]
     for rows, part in zip(views, joined.split(widths, -1)):
         rows.copy_(rearrange(part, "g d (s n) -> (g s) d n", n=rows.shape[-1]))
-
-
-def _move_query_key(attention, result, form):
-    turning, keys, queries = isotypes(attention), ("W_K", "b_K"), ("W_Q", "b_Q")
-    _move(attention, result, "query-key", turning, keys, queries, form)
 
 
 def _move(attention, result, circuit, blocks, shared, reading, form):
@@ -184,8 +202,8 @@ def _move(attention, result, circuit, blocks, shared, reading, form):
             )
         for whole, part in ((A, moved_A), (B, moved_B)):
             put_rows(block, whole, torch.where(left[:, None, None], rows_of(block, whole), part))
-    _put_factor(p, shared, A)
-    _put_factor(p, reading, B)
+    put_factor(p, shared, A)
+    put_factor(p, reading, B)
     result.left[circuit] = left
     result.condition[circuit] = (scales.amax(-1) / scales.amin(-1)).masked_fill(left, 1.0)
     result.fixed += int((~left).sum()) * sum(

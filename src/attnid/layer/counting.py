@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from ..checks import require
-from .description import Attention, key_bias_is_idle, value_bias_is_pooled
+from .description import (
+    Attention,
+    key_bias_is_idle,
+    own_offset,
+    shift_is_seen,
+    value_bias_is_pooled,
+)
 from .rotation import isotype_kinds
 
 
@@ -87,6 +93,11 @@ def _refuse_what_is_not_generic(a):
             "embed_dim=2: centred pairs take two values only, and with these biases the count "
             "depends on that"
         )
+    if two_points and a.gate:
+        raise ValueError(
+            "embed_dim=2: centred pairs take two values only, too few to tell a gate from what it "
+            "multiplies"
+        )
     lone = a.D == 1 and (
         a.qk_norm in ("head", "head_gain") or a.qk_norm == "layer_gain" and a.G == 1
     )
@@ -100,16 +111,21 @@ def _refuse_what_is_not_generic(a):
 
 
 def _centred(a):
-    """Centred inputs are orthogonal to the all-ones vector: each row of W_Q, W_K, W_V has one
-    direction never met.
+    """Centred inputs are orthogonal to the all-ones vector: each row of W_Q, W_K, W_V and W_G has
+    one direction never met.
     """
     if a.inputs == "free":
         return {}
-    return {"centred inputs": a.H * a.D + a.G * a.D + a.G * a.C}
+    gates = {None: 0, "head": a.H, "channel": a.H * a.C}[a.gate]
+    return {"centred inputs": a.H * a.D + a.G * a.D + a.G * a.C + gates}
 
 
 def _value_output(a):
-    """Lemma 4.6 for heads that share values in groups, and section 4.7.2 for the value bias."""
+    """Lemma 4.6 for heads that share values in groups, and section 4.7.2 for the value bias. Gates
+    tell channels apart, so that each is a product of its own.
+    """
+    if a.gate == "channel":
+        return {"channel scales": a.G * a.C}
     bias_in_product = "v" in a.bias and not value_bias_is_pooled(a)
     readers = a.H // a.G * a.E
     terms = {
@@ -122,9 +138,34 @@ def _value_output(a):
 
 
 def _query_key(a):
-    if a.qk_norm is None:
-        return _plain_query_key(a)
-    return _query_key_normalised(a)
+    if a.relative == "content":
+        return _query_key_at_offsets(a)
+    shift = {"offset bias shift": a.H} if a.relative == "bias" else {}
+    return shift | (_plain_query_key(a) if a.qk_norm is None else _query_key_normalised(a))
+
+
+def _query_key_at_offsets(a):
+    """Scores see K^T Q, K^T (b_Q + R_Q) and (R_K + b_K)^T Q at each offset, and one constant an
+    offset and head, b_Q^T R_K + b_K^T (b_Q + R_Q), less the sink; of R_K and the constants their
+    differences alone, where a shift is not seen. At a token's own offset the maps meet one input,
+    and only the sum K^T (b_Q + R_Q) + Q^T (R_K + b_K) is seen.
+    """
+    n, sharing, own = a.input_rank, a.H // a.G, int(own_offset(a) is not None)
+    q, k, sink = "q" in a.bias, "k" in a.bias, a.score == "sink"
+    why = f"with learned offsets and biases no head wider than its inputs ({n}) is counted"
+    require(a.D <= n or not (q or k), "head_dim", a.D, why)
+    seen = a.span - own - (not shift_is_seen(a))  # apart from a token's own
+    loss = a.G * pair_rank_loss(a.D, n + seen, sharing * n)
+    unmet = a.H * (a.span - own) * max(0, a.D - n)
+    alone = a.D - min(a.D, sharing * max(0, n - a.D)) + sharing * max(0, a.D - n) if own else 0
+    of_head = min(q * a.D + sink, seen + own)  # constants that its own bias and sink move freely
+    of_group = min(k * a.D + (q or k) * min(alone, sharing), sharing * (seen + own - of_head))
+    free = sharing * (q * a.D + sink - of_head) + k * a.D + alone - of_group
+    return {
+        "query-key maps": loss + unmet,
+        "offset key shift": 0 if shift_is_seen(a) else a.G * a.D,
+        "offset exchange": a.G * free,
+    }
 
 
 def _widths(a):

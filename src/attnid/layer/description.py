@@ -9,6 +9,8 @@ BIASES = "qkvo"
 NORMS = (None, "head", "head_gain", "layer_gain")
 SCORES = ("softmax", "softcap", "alibi", "sink")
 INPUTS = ("free", "centred")
+RELATIVES = (None, "bias", "content")
+GATES = (None, "head", "channel")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,14 @@ class Attention:
     score: "softmax", "softcap" (scores bounded by a tanh), "alibi" (minus a fixed slope times the
         distance) or "sink" (one learned logit per head that takes its share of the softmax and no
         value).
+    gate: None, "head" or "channel": before W_O each head's weighted value is multiplied by the
+        sigmoid of a linear map W_G, without bias, of the same token's input, one number for the
+        head or one for each of its channels.
+    relative: None, "bias" (one learned number a head and offset, added to what enters the softmax)
+        or "content" (a learned key and a learned query for each offset, which meet the queries and
+        the keys of the tokens; neither rotary positions nor qk_norm go with them).
+    span: how many offsets, query minus key, `relative` tells apart: 0 to span - 1 where causal,
+        else -(span // 2) and up; those beyond count as the last.
     inputs: "free", or "centred" for what a LayerNorm without gain or bias puts out.
     causal: whether a token sees only itself and what came before.
 
@@ -49,6 +59,9 @@ class Attention:
     rotary: tuple = ()
     qk_norm: str | None = None
     score: str = "softmax"
+    gate: str | None = None
+    relative: str | None = None
+    span: int | None = None
     inputs: str = "free"
     causal: bool = True
 
@@ -56,7 +69,8 @@ class Attention:
         self._settle_sizes()
         for field in ("embed_dim", "heads", "kv_heads", "head_dim", "value_dim"):
             self._set(field, int(getattr(self, field)))
-        words = {"qk_norm": NORMS, "score": SCORES, "inputs": INPUTS, "causal": (True, False)}
+        words = {"qk_norm": NORMS, "score": SCORES, "gate": GATES, "inputs": INPUTS}
+        words |= {"relative": RELATIVES, "causal": (True, False)}
         for field, known in words.items():
             value = getattr(self, field)
             named = isinstance(value, (str, bool, type(None))) and value in known
@@ -71,6 +85,7 @@ class Attention:
         self._set("rotary", tuple(float(f) for f in self.rotary))
         fits, many = 2 * len(self.rotary) <= self.head_dim, "is more planes than head_dim={} holds"
         require(fits, "rotary", self.rotary, many.format(self.head_dim))
+        self._settle_offsets()
         varies = self.inputs == "free" or self.embed_dim >= 2
         lone = "must be at least 2 with inputs='centred': a single number, centred, is always zero"
         require(varies, "embed_dim", self.embed_dim, lone)
@@ -91,6 +106,16 @@ class Attention:
         if self.value_dim is None:
             self._set("value_dim", self.head_dim)
         require_size("value_dim", self.value_dim)
+
+    def _settle_offsets(self):
+        if self.relative is None:
+            require(self.span is None, "span", self.span, "goes with relative, which is None")
+            return
+        require_size("span", self.span)
+        self._set("span", int(self.span))
+        alone = self.relative == "bias" or not (self.rotary or self.qk_norm)
+        why = "goes neither with rotary positions nor with qk_norm"
+        require(alone, "relative", self.relative, why)
 
     def _set(self, field, value):
         object.__setattr__(self, field, value)  # the description is frozen once it is made
@@ -136,6 +161,12 @@ class Attention:
             shapes |= {"gain_Q": (H, D), "gain_K": (G, D)}
         if self.score == "sink":
             shapes |= {"sink": (H,)}
+        if self.relative == "bias":
+            shapes |= {"R_B": (H, self.span)}
+        if self.relative == "content":
+            shapes |= {"R_Q": (H, self.span, D), "R_K": (G, self.span, D)}
+        if self.gate:
+            shapes |= {"W_G": (H, E) if self.gate == "head" else (H, C, E)}
         return shapes
 
     @property
@@ -152,6 +183,7 @@ class Attention:
         from .parameters import random_parameters
 
         fan_in = {"W_Q": self.E, "W_K": self.E, "W_V": self.E, "W_O": self.H * self.C}
+        fan_in |= {"W_G": self.E}
         return random_parameters(self.shapes, fan_in, seed, scale)
 
     def check_parameters(self, parameters):
@@ -172,13 +204,24 @@ def shift_is_seen(attention):
 
 def key_bias_is_idle(attention):
     """Whether there is a key bias that changes no output where a key keeps still: it shifts all
-    scores of a query alike (Fact 4.7).
+    scores of a query alike (Fact 4.7). Learned queries of offsets tell it apart.
     """
-    return "k" in attention.bias and attention.qk_norm is None and not shift_is_seen(attention)
+    shifts = attention.qk_norm is None and attention.relative != "content"
+    return "k" in attention.bias and shifts and not shift_is_seen(attention)
 
 
 def value_bias_is_pooled(attention):
     """Whether there is a value bias that adds a constant to all outputs, as the weights of
-    attention sum to one (section 4.7.2).
+    attention sum to one (section 4.7.2). A gate, which differs from token to token, tells it apart.
     """
-    return "v" in attention.bias and attention.score != "sink"
+    return "v" in attention.bias and attention.score != "sink" and attention.gate is None
+
+
+def own_offset(attention):
+    """Which of the learned offsets a token has to itself alone, or None where it shares it with
+    others or nothing is learned.
+    """
+    if attention.relative is None:
+        return None
+    own = 0 if attention.causal else attention.span // 2
+    return own if own < attention.span - 1 and (attention.causal or own > 0) else None

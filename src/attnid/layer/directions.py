@@ -14,7 +14,13 @@ from torch import Tensor
 from ..checks import require
 from .attention import forward, input_basis, random_inputs
 from .counting import count
-from .description import Attention, key_bias_is_idle, value_bias_is_pooled
+from .description import (
+    Attention,
+    key_bias_is_idle,
+    own_offset,
+    shift_is_seen,
+    value_bias_is_pooled,
+)
 from .difference_directions import TERMS
 from .differences import DifferentialAttention, forward_difference
 from .gauge import product_kernel, skew_hermitian
@@ -25,6 +31,7 @@ from .rotation import isotypes
 from .scaling import input_scale
 
 KNOWN = "must be an Attention, a DifferentialAttention or a GPTConfig"
+AT_OFFSETS = ("W_Q", "W_K", "b_Q", "b_K", "R_Q", "R_K")
 
 
 def flatten(attention, direction) -> Shaped[Tensor, "k P"]:
@@ -119,7 +126,118 @@ def _unit(attention, name, keep=None):
 
 
 def _query_key_maps(a, p):
+    if a.relative == "content":
+        return torch.cat([_maps_at_offsets(a, p, group) for group in range(a.G)])
     return torch.cat([m.write(*product_kernel(*m.read())) for m in _all_maps(a, p)])
+
+
+def _maps_at_offsets(a, p, group):
+    """Pairs that keep a group's K^T Q and R_K^T Q, with the R_Q that keep K^T R_Q; and those R_Q
+    that K does not meet.
+    """
+    n, span, heads, basis = a.input_rank, range(a.span), _readers_of(a, group), input_basis(a)
+    K, R_K, R_Q = p["W_K"][group] @ basis, p["R_K"][group], p["R_Q"][heads]
+    own = own_offset(a)
+    still = None if shift_is_seen(a) else next(at for at in span if at != own)
+    keys = R_K if still is None else R_K - R_K[still]  # differences alone are seen
+    moving = [at for at in span if at != still and (at != own or a.D <= n)]
+    left = torch.cat((K, keys[moving].T, *_column(p, "b_K", group)), 1)
+    right = torch.cat((p["W_Q"][heads] @ basis, *_column(p, "b_Q", heads)), -1)
+    dK, dQ = product_kernel(left, right.transpose(0, 1).flatten(1))
+    dQ = dQ.unflatten(-1, (len(right), -1)).transpose(1, 2)  # (k, sharing, D, columns)
+    changed = torch.einsum("kcn,hsc->khsn", dK[..., :n], R_Q)
+    if own is not None and own not in moving:  # there K^T R_Q makes up for R_K^T Q
+        changed[:, :, own] += torch.einsum("khdn,d->khn", dQ[..., :n], keys[own])
+    apart = torch.tensor([at != own for at in span]).repeat(len(R_Q))
+    unmet = torch.kron(torch.eye(len(apart), dtype=K.dtype)[apart], _beyond(K))
+    k = len(dK)
+    zeros = lambda name: torch.zeros(k + len(unmet), *a.shapes[name], dtype=torch.float64)
+    direction = {name: zeros(name) for name in a.shapes if name in AT_OFFSETS}
+    direction["W_K"][:k, group] = dK[..., :n] @ basis.T
+    direction["W_Q"][:k, heads] = dQ[..., :n] @ basis.T
+    direction["R_K"][:k, group, moving] = dK[..., n : n + len(moving)].mT
+    direction["R_Q"][:k, heads] = -changed @ torch.linalg.pinv(K)
+    direction["R_Q"][k:, heads] = unmet.unflatten(1, R_Q.shape)
+    if "b_K" in p:
+        direction["b_K"][:k, group] = dK[..., -1]
+    if "b_Q" in p:
+        direction["b_Q"][:k, heads] = dQ[..., -1]
+    return flatten(a, direction)
+
+
+def _readers_of(a, group):
+    return slice(group * (a.H // a.G), (group + 1) * (a.H // a.G))
+
+
+def _beyond(K):
+    """Rows that span what is orthogonal to the columns of K."""
+    return torch.linalg.svd(K).U[:, min(K.shape) :].T
+
+
+def _column(p, name, of):
+    """A bias as a column, where there is one."""
+    return [p[name][of][..., None]] if name in p else []
+
+
+def _offset_key_shift(a, p):
+    """All R_K of a group moved alike: a number for each query, the same at all keys."""
+    pick = torch.eye(a.G * a.D, dtype=torch.float64).view(-1, a.G, 1, a.D)
+    return flatten(a, {"R_K": pick.expand(-1, -1, a.span, -1)})
+
+
+def _offset_bias_shift(a, p):
+    """All of a head's offset biases moved alike, and its sink with them."""
+    pick = torch.eye(a.H, dtype=torch.float64)
+    sink = {"sink": pick} if a.score == "sink" else {}
+    return flatten(a, {"R_B": pick[..., None].expand(-1, -1, a.span)} | sink)
+
+
+def _offset_exchange(a, p):
+    """Biases moved with R_Q and R_K moved back, and R_Q against R_K at a token's own offset, along
+    what keeps the constants of all offsets.
+    """
+    rows = [flatten(a, _unit(a, "sink"))] if a.score == "sink" else []
+    for bias, table in (("b_Q", "R_Q"), ("b_K", "R_K")):
+        if bias in p:
+            unit = _unit(a, bias)[bias]
+            rows.append(
+                flatten(a, {bias: unit, table: -unit[:, :, None].expand(-1, -1, a.span, -1)})
+            )
+    if own_offset(a) is not None:
+        rows += [_own(a, p, group) for group in range(a.G)]
+    rows = torch.cat(rows)
+    constants = lambda d: torch.func.jvp(_constants(a), (p,), (d,))[1]
+    found = torch.func.vmap(constants)(unflatten(a, rows)).flatten(1)
+    U, values, _ = torch.linalg.svd(found)
+    rank = int((values > 1e-9 * values.max()).sum()) if values.any() else 0
+    return U[:, rank:].T @ rows
+
+
+def _own(a, p, group):
+    """What keeps Q^T R_K + K^T R_Q at a token's own offset, for all heads of a group."""
+    heads, basis = _readers_of(a, group), input_basis(a)
+    Q, K = p["W_Q"][heads] @ basis, p["W_K"][group] @ basis
+    met = torch.cat((Q.transpose(0, 1).flatten(1), torch.kron(torch.eye(len(Q), dtype=K.dtype), K)))
+    idle = _beyond(met)  # (k, D + sharing D)
+    shapes = {name: torch.zeros(len(idle), *a.shapes[name]).double() for name in ("R_K", "R_Q")}
+    shapes["R_K"][:, group, own_offset(a)] = idle[:, : a.D]
+    shapes["R_Q"][:, heads, own_offset(a)] = idle[:, a.D :].unflatten(1, (len(Q), a.D))
+    return flatten(a, shapes)
+
+
+def _constants(a):
+    """The scores' constants of each head and offset, as a function of the parameters."""
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    spread = lambda rows: rows.repeat_interleave(a.H // a.G, 0)
+
+    def constants(p):
+        b_Q, b_K = p.get("b_Q", zero)[:, None], (spread(p["b_K"]) if "b_K" in p else zero)[:, None]
+        R_K, R_Q = spread(p["R_K"]), p["R_Q"]
+        found = (b_Q * (R_K + b_K) + b_K * R_Q).sum(-1) / math.sqrt(a.D)
+        found = found - p["sink"][:, None] if "sink" in p else found
+        return found if shift_is_seen(a) else found[:, 1:] - found[:, :1]
+
+    return constants
 
 
 def _key_bias(a, p):
@@ -185,6 +303,14 @@ def _value_output_maps(a, p):
     return torch.cat(rows)
 
 
+def _channel_scales(a, p):
+    """A channel of a gated head, up in its values as it goes down in the outputs that read it."""
+    pick = torch.eye(a.G * a.C, dtype=torch.float64).unflatten(1, (a.G, a.C))  # (GC, G, C)
+    read = pick.repeat_interleave(a.H // a.G, 1)[:, :, None]
+    scaled = {"W_V": pick[..., None] * p["W_V"], "W_O": -read * p["W_O"]}
+    return flatten(a, scaled | ({"b_V": pick * p["b_V"]} if "v" in a.bias else {}))
+
+
 def _value_bias(a, p):
     readers = _readers(a, p)
     if "o" in a.bias:
@@ -202,7 +328,8 @@ def _rows_times(a, name, vectors):
 
 def _centred_inputs(a, p):
     ones = torch.ones(1, a.E, dtype=torch.float64)
-    return torch.cat([flatten(a, _rows_times(a, name, ones)) for name in ("W_Q", "W_K", "W_V")])
+    names = ("W_Q", "W_K", "W_V") + (("W_G",) if a.gate else ())
+    return torch.cat([flatten(a, _rows_times(a, name, ones)) for name in names])
 
 
 def _scales(a, p, letter):
@@ -280,8 +407,12 @@ def _rotations(a, p):
 
 GENERATORS = {
     "value-output maps": _value_output_maps,
+    "channel scales": _channel_scales,
     "value bias": _value_bias,
     "query-key maps": _query_key_maps,
+    "offset bias shift": _offset_bias_shift,
+    "offset key shift": _offset_key_shift,
+    "offset exchange": _offset_exchange,
     "key bias": _key_bias,
     "sink against constant scores": _sink_against_constant,
     "query scales": lambda a, p: _scales(a, p, "Q"),

@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ..checks import require, require_size
-from .attention import attend, project, random_inputs
+from .attention import attend, gate_logits, project, random_inputs
 from .description import Attention
 from .differences import DifferentialAttention, forward_difference
 from .latents import LatentAttention, forward_latent
@@ -69,22 +69,23 @@ def _hidden_jacobian(attention, parameters, x):
     """Weighted values z (B, L, HC) and name -> dz/dtheta (B, L, HC, size) for every parameter but
     those of the output.
     """
-    extras = {n: p for n, p in parameters.items() if n.startswith("gain") or n == "sink"}
-    q, k, v = project(attention, parameters, x)
+    extras = {n: p for n, p in parameters.items() if n.startswith(("gain", "sink", "R_"))}
+    made = project(attention, parameters, x)
+    made += (gate_logits(attention, parameters, x),) if attention.gate else ()
 
-    def hidden(q, k, v, extras):
-        return attend(attention, extras, q, k, v).transpose(-2, -3).flatten(-2)  # (L, HC)
+    def hidden(extras, *made):
+        return attend(attention, extras, *made).transpose(-2, -3).flatten(-2)  # (L, HC)
 
-    z = hidden(q, k, v, extras)
+    z, arguments = hidden(extras, *made), range(1 + len(made))
     derivative = torch.func.vmap(
-        torch.func.jacrev(hidden, argnums=(0, 1, 2, 3)), in_dims=(0, 0, 0, None)
-    )(q, k, v, extras)
+        torch.func.jacrev(hidden, argnums=tuple(arguments)), in_dims=(None, *[0 for _ in made])
+    )(extras, *made)
     blocks = {}
-    for letter, d in zip("QKV", derivative):  # (B, L, HC, heads, M, D)
+    for letter, d in zip("QKVG", derivative[1:]):  # (B, L, HC, heads, M, D)
         blocks["W_" + letter] = torch.einsum("blohmd,bmi->blohdi", d, x).flatten(3)
         if "b_" + letter in parameters:
             blocks["b_" + letter] = d.sum(-2).flatten(3)
-    return z, blocks | {name: d.flatten(3) for name, d in derivative[3].items()}
+    return z, blocks | {name: d.flatten(3) for name, d in derivative[0].items()}
 
 
 def jacobian_blocks(
@@ -197,12 +198,13 @@ def _largest_change(null, Z, B):
 def plan(attention):
     """How many sequences of how many tokens to draw first.
 
-    Long enough for offsets that tell rotations apart, and for the scores of a query, H for each key
-    but one, to move its E outputs freely; where inputs are single numbers, for enough of those. As
-    many as make more such rows than columns.
+    Long enough for offsets that are learned or tell rotations apart, and for the scores of a query,
+    H for each key but one, to move its E outputs freely; where inputs are single numbers, for
+    enough of those. As many as make more such rows than columns.
     """
     a = attention
     length = 6 + 2 * len(a.rotary) + min(a.E // a.H, 32) + 2 * a.H * (a.input_rank == 1)
+    length += a.span or 0
     seen = (
         range(1, length + 1) if a.causal else [length] * (2 if a.input_rank == 1 else length)
     )  # equal queries see alike

@@ -105,8 +105,8 @@ def with_bias(
 
 
 def _null_share(right, sums, step):
-    # entry by entry T = right / sums, and ||T W_Q||^2 + ||T^T W_K||^2 = <T, T P_Q + P_K T>, which is
-    # the sum of right^2 / sums
+    # entry by entry T = right / sums, and ||T W_Q||^2 + ||T^T W_K||^2 = <T, T P_Q + P_K T>, the sum
+    # of right^2 / sums
     idle = sums <= IDLE * sums.amax((-2, -1), keepdim=True)
     inside = (right.square() / sums).masked_fill(idle, 0).sum((-2, -1))
     return (inside / step).masked_fill(step == 0, 0).clamp_max(1)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
-from .attention import project, random_inputs, scores
+from .attention import gate_logits, project, random_inputs, scores
 from .description import shift_is_seen
 from .rotation import turns
 
@@ -20,6 +20,7 @@ MIN_ANGLE = 1e-5  # radians; rotations closer than this can't be told apart over
 MIN_SCORE = 1e-7  # where scores differ by less than this, every softmax is as good as uniform
 # where scores differ by more than this, a softmax or a tanh has lost its derivative to rounding
 MAX_SCORE = 20
+MIN_GATE = 1e-3  # where logits are all below this, gates are as good as halves
 MAX_UNEVEN = 1e6  # a bias and what its weight makes of inputs may differ by this factor in size
 
 
@@ -44,6 +45,8 @@ def input_scale(attention, parameters, seed=0):
     """The power of two, as near one as may be, by which to scale free inputs so that scores spread
     by about one.
     """
+    if attention.qk_norm is not None and attention.gate:
+        return 2.0  # normalised scores are bounded, and gates are not to saturate
     if attention.qk_norm is not None:
         return (
             8.0 if attention.D > 1 else 1024.0
@@ -76,6 +79,8 @@ def refuse_what_rounding_hides(attention, parameters, x):
             f"but too little to be measured"
         )
     _refuse_uneven_biases(attention, parameters, x)
+    if attention.gate:
+        _refuse_idle_gates(gate_logits(attention, parameters, x))
     s = scores(
         replace(attention, score="softmax"), parameters, *project(attention, parameters, x)[:2]
     )
@@ -91,6 +96,18 @@ def refuse_what_rounding_hides(attention, parameters, x):
         raise NoGapError(
             f"parameters: the scores vanish (they differ by {typical.min():.1e}), which hides "
             "what moves them; scale W_Q or W_K up"
+        )
+
+
+def _refuse_idle_gates(logits):
+    """NoGapError where the gates of a head are open or shut at most tokens, or a half at most."""
+    typical = logits.abs().transpose(0, 1).flatten(1).median(1).values
+    state = "saturate" if not typical.max() < MAX_SCORE else "keep still"
+    if state == "saturate" or typical.min() < MIN_GATE:
+        size = typical.max() if state == "saturate" else typical.min()
+        raise NoGapError(
+            f"W_G: the gates {state} (their logits are {size:.1e} in size), which hides what moves "
+            "them; scale W_G"
         )
 
 
@@ -123,16 +140,17 @@ def even_heads(attention, parameters):
     Powers of two, so that nothing is rounded: keys of a group go up as the queries that read them
     go down, values as outputs; biases along. Queries and keys that are normalised keep their scale.
     """
-    circuits = [("W_V", "b_V", "W_O", None)]
+    circuits = [("W_V", "b_V", None, "W_O", None, None)]
     if attention.qk_norm is None:
-        circuits.append(("W_K", "b_K", "W_Q", "b_Q"))
+        circuits.append(("W_K", "b_K", "R_K", "W_Q", "b_Q", "R_Q"))
     factors = {}
-    for shared, shared_bias, reading, reading_bias in circuits:
+    for shared, shared_bias, shared_at, reading, reading_bias, reading_at in circuits:
         ratio = _of_group(attention, rms(parameters[reading])) / rms(parameters[shared])
         ratio = ratio.where((ratio > 0) & (ratio < torch.inf), 1.0)  # a head of zeros stays
         up = 2.0 ** (ratio.log2() / 2).round()
         down = 1 / up.repeat_interleave(attention.H // attention.G, 0)
         factors |= {shared: up, shared_bias: up[..., 0], reading: down, reading_bias: down[..., 0]}
+        factors |= {shared_at: up, reading_at: down}
     return {name: factors[name] for name in parameters if name in factors}
 
 
@@ -154,7 +172,8 @@ def units(attention, parameters):
     moved_by = {"Q": moved, "K": moved.view(a.G, -1).amax(1)}
     found = {"W_O": 1 / values, "b_O": torch.ones(1, dtype=values.dtype)}
     for name in parameters.keys() - found.keys():
-        far, tensor = moved_by["Q" if name == "sink" or name[-1] == "Q" else "K"], parameters[name]
+        of_query = name in ("sink", "W_G", "R_B") or name[-1] == "Q"
+        far, tensor = moved_by["Q" if of_query else "K"], parameters[name]
         shared = name.startswith("gain") and tensor.dim() == 1
         by_head = far.max() if shared else far.view(-1, *[1] * (tensor.dim() - 1))
         found[name] = _size(tensor) / by_head

@@ -146,7 +146,8 @@ def add_up(counts):
 # makes a latent stands apart:
 # both circuits may read it
 LATENT_NAMES = {"W_DQ", "gain_DQ", "W_DKV", "gain_DKV", "query latent", "key-value latent"}
-VALUE_NAMES = {"W_V", "b_V", "W_O", "b_O", "value-output maps", "value bias"}
+VALUE_NAMES = {"W_V", "b_V", "W_O", "b_O", "W_G", "value-output maps", "value bias"}
+VALUE_NAMES |= {"channel scales"}
 
 
 def circuit_of(name):
@@ -188,6 +189,10 @@ def describe(layer):
         words.append(f"qk_norm {layer.qk_norm}")
     if layer.score != "softmax":
         words.append(f"score {layer.score}")
+    if layer.relative:
+        words.append(f"{layer.span} learned offsets ({layer.relative})")
+    if layer.gate:
+        words.append(f"gate per {layer.gate}")
     if not layer.causal:
         words.append("not causal")
     return ", ".join(words)
