@@ -683,12 +683,12 @@ def quantised(p, bits, group):
 # %%
 def predicted_and_found(p, bits):
     """Relative errors of the products of queries and keys, heads first."""
-    K, Q = (p[name].double() for name in ("W_K", "W_Q"))
-    new_K, new_Q = (to_steps(W, bits, None) for W in (K, Q))
-    s, t = (steps(W, bits, None).square().sum((-2, -1)) / 12 for W in (K, Q))
-    square = (s * Q.square().sum(-1) + K.square().sum(-1) * t + s * t).sum(-1)
-    wrong = torch.linalg.matrix_norm(new_K.mT @ new_Q - K.mT @ Q)
-    whole = torch.linalg.matrix_norm(K.mT @ Q)
+    A, B = (p[name].double() for name in ("W_K", "W_Q"))
+    new_A, new_B = (to_steps(W, bits, None) for W in (A, B))
+    s, t = (steps(W, bits, None).square().sum((-2, -1)) / 12 for W in (A, B))
+    square = (s * B.square().sum(-1) + A.square().sum(-1) * t + s * t).sum(-1)
+    wrong = torch.linalg.matrix_norm(new_A.mT @ new_B - A.mT @ B)
+    whole = torch.linalg.matrix_norm(A.mT @ B)
     return square.sqrt() / whole, wrong / whole
 
 
@@ -712,10 +712,9 @@ for bits, group in itertools.product((8, 4), (None, 32)):
     for name in (*GOOD, "identity"):
         layers = [quantised(p, bits, group) for p in gauges[name]]
         far[bits, group, name] = (in_double(layers) - exact).norm(dim=-1).mean().item()
-    row = " ".join(
-        f"{name} {far[bits, group, name]:.4f} " for name in (*GOOD, "identity")
-    )
-    print(f"{bits} bits, {'rows' if group is None else 'groups of 32'}: {row}")
+    print(f"{bits} bits, {'rows' if group is None else f'groups of {group}'}:")
+    row = [f"{name} {far[bits, group, name]:.4f}" for name in (*GOOD, "identity")]
+    print("  " + ", ".join(row))
 keys = [*itertools.product((8, 4), (None, 32))]
 relative = {
     name: [far[*key, name] / far[*key, "as trained"] for key in keys]
