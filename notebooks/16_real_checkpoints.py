@@ -471,7 +471,7 @@ check(
 print(text["input_ids"].shape[1], "tokens,", smol.config.vocab_size, "numbers each")
 
 # %% [markdown]
-# Somebody who is given two such folders can ask without running either model. `compare` holds the products of all heads against each other, and everything else as it is; a {py:func}`fingerprint <attnid.fingerprint>` has numbers of each head that no gauge changes, and a distance, from 0 to 1.
+# Somebody who is given two such folders can ask without running either model. `compare` holds the products of all heads against each other, and everything else as it is; a `fingerprint` has numbers of each head that no gauge changes, and a distance, from 0 to 1.
 
 # %%
 FOLDERS = {"MiniLM": (MINILM, OUT / "identity")}
