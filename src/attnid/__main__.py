@@ -64,8 +64,9 @@ def add_runs(commands):
             "--preset",
             required=True,
             help="""how large: smoke (seconds), laptop (minutes),
-            comparison (the same, heads not measured), paper (a GPU's work), or the small models of
-            pilot, pilot-decay, pilot-momentum, pilot-recall, pilot-embedded (a minute)""",
+            comparison (the same, heads not measured), paper (a GPU's work), or one of the small
+            models, a minute each: pilot, pilot-momentum, pilot-decay, pilot-recall,
+            pilot-embedded""",
         )
     train.add_argument("--case", required=True, help=f"what the run does: {CASES}")
     train.add_argument(
