@@ -188,6 +188,15 @@ def test_narrower_heads_are_those_of_a_narrower_layer():
     assert count(whole).identified > count(narrow).identified
 
 
+@pytest.mark.parametrize(
+    "build", [*BUILDS, cut_gpt, lambda config, seed=0: shrunk_gpt(config, seed, head_dim=3)]
+)
+def test_a_saved_state_is_taken_up(build):
+    model, other = build(config(), 3), build(config(), 4)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(tokens())[0], model(tokens())[0])
+
+
 def test_impossible_sizes_are_named():
     for field, value in (("head_dim", 9), ("head_dim", 0), ("mlp_width", 65), ("mlp_width", 1.5)):
         with pytest.raises(ValueError, match=f"^{field}="):

@@ -22,7 +22,7 @@ class Held(nn.Module):
 
     def __init__(self, mask, values):
         super().__init__()
-        self.register_buffer("mask", mask)
+        self.register_buffer("mask", mask.clone())  # one that was expanded takes no saved state
         self.register_buffer("values", values.detach().clone())
 
     def forward(self, tensor):
