@@ -57,12 +57,12 @@ def watched(case, preset=TINY, precision="float32", look=None):
 
 
 def content(path):
-    """What a record's file holds, but for the time it took and the commit, which may move on while tests run."""
+    """What a record's file holds, but for its times and the commit, which may move on while tests run."""
     found = json.loads(lzma.decompress(path.read_bytes()))
     return found | {
         "provenance": {
             key: value
             for key, value in found["provenance"].items()
-            if key not in ("seconds", "commit")
+            if key not in ("seconds", "date", "commit")
         }
     }

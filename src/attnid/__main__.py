@@ -9,9 +9,11 @@ import time
 
 CASES = """sgd, sgd-decay, adamw; rebalanced (adamw whose query and key weights are rebalanced now
     and then, its state of them cleared), cleared (the state alone), moved (the weights alone);
-    adamw with other maps: canonical (layers in canonical form), spent (and a wider MLP), factored
-    (query and key maps as products), heads-1, heads-2, heads-8, heads-16, heads-32 (that many
-    heads)"""
+    adamw with other maps: canonical (layers in canonical form), unheld (that start, nothing held),
+    spent (a wider MLP besides), factored, factored-1, factored-4 (query and key maps as products),
+    product (the products themselves), heads-1, heads-2, heads-8, heads-16, heads-32 (that many
+    heads); with other steps: horizontal (no movement along orbits); with fewer numbers: cut,
+    mlp-16, mlp-48, mlp-56 (a narrower MLP), width-8, width-16, width-24 (narrower heads)"""
 AGAIN = (
     "A run that is done is not run again; one that was stopped goes on from its last saved state."
 )
@@ -62,7 +64,9 @@ def add_runs(commands):
             "--preset",
             required=True,
             help="""how large: smoke (seconds), laptop (minutes),
-            comparison (the same, heads not measured) or paper (a GPU's work)""",
+            comparison (the same, heads not measured), paper (a GPU's work), or one of the small
+            models, a minute each: pilot, pilot-momentum, pilot-decay, pilot-recall,
+            pilot-embedded""",
         )
     train.add_argument("--case", required=True, help=f"what the run does: {CASES}")
     train.add_argument(

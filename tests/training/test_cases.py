@@ -40,6 +40,51 @@ def test_presets_and_cases_are_the_papers():
     } and RATES == (0.5, 0.25, 0.125, 0.0625)
 
 
+def test_the_pilots_presets_are_one_small_model():
+    pilots = {name: preset for name, preset in PRESETS.items() if name.startswith("pilot")}
+    trainings = {name: Job(name, "adamw").training() for name in pilots}
+    assert {(p.half, p.measure_every, str(p.model)) for p in pilots.values()} == {
+        (0, None, str(dict(block_size=64, n_layer=2, n_head=1, n_embd=32, mlp_width=64)))
+    }
+    assert {(t.steps, t.batch_size) for t in trainings.values()} == {(4000, 16)}
+    decays = {name: t.weight_decay for name, t in trainings.items()}
+    assert decays.pop("pilot-decay") == 0.1 and set(decays.values()) == {0.0}
+    momenta = {name: (t.optimizer, t.momentum) for name, t in trainings.items()}
+    assert momenta.pop("pilot-momentum") == ("sgd", 0.9) and set(momenta.values()) == {
+        ("adamw", 0.0)
+    }
+    contexts = {name: preset.context for name, preset in pilots.items()}
+    assert contexts.pop("pilot-recall") == 35 and set(contexts.values()) == {0}
+
+
+def test_the_halves_of_the_text_have_nothing_in_common():
+    tokens = torch.arange(101)
+    first, second = (replace(TINY, half=half).judged(tokens) for half in (0, 1))
+    assert torch.equal(torch.cat((first, second)), tokens) and len(first) - len(second) == 1
+    assert torch.equal(TINY.judged(tokens), tokens)
+
+
+ARMS = "unheld canonical horizontal factored-1 factored factored-4 product".split()
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_arm_starts_as_the_plain_function_and_goes_elsewhere(arm):
+    settings = replace(Job("smoke", arm).training(), learning_rate=1e-2, warmup=0)
+    runs = []
+    for case in (CASES["adamw"], CASES[arm]):
+        trainer = Trainer(case.build(CONFIG, 0), CORPUS, settings)
+        if case.prepare:
+            case.prepare(trainer.model, trainer.optimizer)
+        runs.append([trainer.advance() for _ in range(10)])
+    plain, other = runs
+    assert abs(other[0] - plain[0]) < 1e-6 and abs(other[-1] - plain[-1]) > 1e-4
+
+
+def test_spent_gives_the_mlp_what_canonical_saves():
+    for sizes, width in ((PRESETS["pilot"].model, 96), (PRESETS["comparison"].model, 544)):
+        assert CASES["spent"].sizes(replace(TINY, model=sizes)) == {"mlp_width": width}
+
+
 def on_its_way(case="adamw", steps=5):
     """A run in float64 whose optimizer has a past, and copies of its weights and of its optimizer's state."""
     trainer = Trainer(GPT(CONFIG), CORPUS, Job("smoke", case).training(), precision="float64")

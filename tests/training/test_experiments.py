@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 import torch
 from kills import kill_self, killed
-from small_runs import BAD, CORPUS, GOOD, TINY, H, L, content
+from small_runs import BAD, CONFIG, CORPUS, GOOD, TINY, H, L, content
 
 from attnid import files
-from attnid.network.gpt import GPTConfig
+from attnid.network.gpt import GPT, GPTConfig
 from attnid.training import experiments, resume
 from attnid.training.data import CorpusError
 from attnid.training.experiments import CASES, PRESETS, Job, Recorder, finished, run, sweep
-from attnid.training.records import read_record
+from attnid.training.records import ending, read_record, record_paths
 from attnid.training.resume import Resume
+from attnid.training.trainer import train, window_losses
 
 RESULTS = Path(__file__).parents[2] / experiments.RESULTS
 
@@ -53,19 +54,13 @@ def test_record_holds_every_setting_and_where_it_comes_from(tmp_path, tiny):
             grad_clip=1.0,
             optimizer="adamw",
             seed=2,
+            momentum=0.0,
         ),
+        "half": None,
+        "context": 0,
     }
-    assert set(record.provenance) == {
-        "commit",
-        "data",
-        "data_sha256",
-        "torch",
-        "device",
-        "precision",
-        "threads",
-        "seconds",
-        "earlier",
-    }
+    here = set(experiments.provenance(CORPUS, "cpu", "bfloat16"))
+    assert set(record.provenance) == here | {"seconds", "earlier", "date", "weights_sha256"}
     assert (
         record.provenance["precision"] == "bfloat16"
         and record.provenance["seconds"] > 0
@@ -350,3 +345,30 @@ def test_time_is_up_in_minutes(tmp_path, quick_start):
         "0 of 1 runs are done"
     ]
     assert not GOOD.path(tmp_path).exists()
+
+
+# ---- a run that is judged on all windows
+
+
+def test_a_run_on_half_the_text_keeps_the_losses_of_its_windows_and_stays_small(
+    tmp_path, monkeypatch
+):
+    for half in (0, 1):
+        other = replace(TINY, half=half, measure_every=None, context=5)
+        monkeypatch.setitem(PRESETS, "smoke", other)
+        record = run(GOOD, tmp_path / str(half))
+        tokens, model = CORPUS.val.chunk(2)[half], GPT(CONFIG, 0)
+        train(model, CORPUS, GOOD.training())
+        found = window_losses(model, tokens, context=5)
+        assert len(found) == (len(tokens) - 1) // 32
+        np.testing.assert_allclose(record.windows, found.numpy(), rtol=1e-4)
+        assert record.final_loss == pytest.approx(found.mean().item(), rel=1e-5)
+        assert record.provenance["weights_sha256"] == ending(model)["weights_sha256"]
+        assert (record.settings["half"], record.settings["context"]) == (half, 5)
+    with pytest.raises(ValueError, match=r"another half \(0, not 1\)"):
+        finished(GOOD, tmp_path / "0")
+
+
+def test_records_of_the_pilot_are_small():
+    pilot = [path for path in record_paths(RESULTS) if path.parts[-3].startswith("pilot")]
+    assert pilot and max(path.stat().st_size for path in pilot) < 20_000

@@ -5,6 +5,7 @@ import inspect
 import json
 import lzma
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from attnid.training.jobs import Job
 from attnid.training.records import (
     Record,
     commit,
+    ending,
+    processor,
     provenance,
     read_record,
     read_records,
@@ -55,6 +58,7 @@ def a_record(job=SGD):
         SEED.normal(size=job.training().steps) + 3,
         validation,
         heads,
+        np.array([1.2345678, 1.2]),
     )
 
 
@@ -69,6 +73,7 @@ def written(tmp_path, record, name="seed-0.json.xz"):
 def test_record_comes_back(tmp_path):
     record = a_record()
     found = read_record(written(tmp_path, record))
+    np.testing.assert_allclose(found.windows, record.windows, rtol=1e-4)
     for name in ("preset", "case", "seed", "settings", "provenance"):
         assert getattr(found, name) == getattr(record, name)
     assert np.array_equal(found.step, record.step) and np.array_equal(
@@ -85,6 +90,14 @@ def test_record_comes_back(tmp_path):
         found.final_loss == pytest.approx(1.23457, rel=1e-5)
         and found.summary == "validation loss 1.2346, 2 s"
     )
+
+
+def test_a_record_older_than_its_windows_has_none(tmp_path):
+    path = written(tmp_path, a_record())
+    content = json.loads(lzma.decompress(path.read_bytes()))
+    del content["windows"]
+    path.write_bytes(lzma.compress(json.dumps(content).encode()))
+    assert read_record(path).windows.shape == (0,)
 
 
 def test_writing_what_was_read_changes_no_byte(tmp_path):
@@ -302,10 +315,30 @@ def test_provenance_says_all():
         "data": "embedded",
         "data_sha256": corpus.sha256,
         "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": processor(),
         "device": "cpu",
         "precision": "float32",
         "threads": torch.get_num_threads(),
     }
+
+
+def test_the_processor_has_a_name_everywhere(monkeypatch):
+    assert processor() and processor().strip() == processor()
+    monkeypatch.setattr(records, "Path", lambda name: Path("/absent"))
+    assert processor() == (platform.processor() or platform.machine())
+
+
+def test_the_hash_of_the_weights_is_that_of_every_number():
+    model, same = (torch.nn.Linear(2, 3) for _ in range(2))
+    same.load_state_dict(model.state_dict())
+    found = ending(model)["weights_sha256"]
+    assert found == ending(same)["weights_sha256"] and len(found) == 64
+    with torch.no_grad():
+        same.bias[2] += 1e-6
+    assert found != ending(same)["weights_sha256"]
 
 
 def checkout(folder):

@@ -25,6 +25,8 @@ from attnid.training.settings import TrainingConfig, learning_rate_at
         ("betas", (0.9,)),
         ("betas", (0.9, 1.0)),
         ("optimizer", "adam"),
+        ("momentum", 1.0),
+        ("momentum", -0.1),
     ],
 )
 def test_impossible_setting_is_named(field, value):

@@ -21,7 +21,9 @@ from attnid.training.trainer import (
     get_batch,
     learning_rate_at,
     make_optimizer,
+    summary,
     train,
+    window_losses,
 )
 
 CORPUS = load_corpus("embedded")
@@ -66,7 +68,8 @@ def test_only_matrices_decay():
     }
 
 
-def test_sgd_steps_are_the_formula():
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_steps_are_the_formula(momentum):
     settings = TrainingConfig(
         2,
         batch_size=4,
@@ -76,15 +79,18 @@ def test_sgd_steps_are_the_formula():
         weight_decay=0.01,
         grad_clip=0.0,
         optimizer="sgd",
+        momentum=momentum,
     )
     model, _ = small_run(settings)
     by_hand, generator = GPT(SMALL), torch.Generator().manual_seed(0)
+    speed = [torch.zeros_like(p) for p in by_hand.parameters()]
     for _ in range(2):
         _, loss = by_hand(*get_batch(CORPUS.train, 16, 4, generator))
         gradients = torch.autograd.grad(loss, list(by_hand.parameters()))
         with torch.no_grad():
-            for p, g in zip(by_hand.parameters(), gradients):
-                p -= 0.25 * (g + (0.01 * p if p.dim() == 2 else 0))
+            for p, g, v in zip(by_hand.parameters(), gradients, speed):
+                v.mul_(momentum).add_(g + (0.01 * p if p.dim() == 2 else 0))
+                p -= 0.25 * v
     for (name, p), after in zip(by_hand.named_parameters(), model.parameters()):
         torch.testing.assert_close(after, p, rtol=1e-5, atol=1e-7, msg=name)
 
@@ -225,6 +231,29 @@ def test_evaluation_counts_positions_with_context_only():
     y[:, :12] = -1
     found = evaluate(model, CORPUS.val, batches=1, batch_size=8, context=12)
     assert found.loss == pytest.approx(model(x, y)[1].item(), rel=1e-9)
+
+
+def test_all_windows_are_looked_at_one_after_the_other():
+    model, tokens = GPT(SMALL).double(), CORPUS.val[: 16 * 7 + 5]
+    found = window_losses(model, tokens, batch_size=3)
+    losses = [
+        model(tokens[None, i : i + 16], tokens[None, i + 1 : i + 17])[1] for i in range(0, 112, 16)
+    ]
+    torch.testing.assert_close(found, torch.stack(losses).detach())
+    assert len(window_losses(model, tokens[: 16 * 7 + 1])) == 7  # the last token is a target
+    assert len(window_losses(model, tokens[: 16 * 7])) == 6
+    late = window_losses(model, tokens, context=12)
+    targets = tokens[1:17].clone()
+    targets[:12] = -1
+    assert late[0].item() == pytest.approx(model(tokens[None, :16], targets[None])[1].item())
+    mean, error = summary(found)
+    assert mean == pytest.approx(found.mean().item())
+    assert error == pytest.approx(found.std().item() / 7**0.5)
+
+
+def test_too_few_tokens_for_a_window_are_named():
+    with pytest.raises(ValueError, match="^tokens=16: .*block_size=16"):
+        window_losses(GPT(SMALL), CORPUS.val[:16])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Corpora of characters: tiny Shakespeare, and a text that the package makes itself, whose entropy
-rate is known exactly.
+"""Corpora of characters: tiny Shakespeare, and two texts that the package makes itself, whose
+entropy rates are known exactly.
 """
 
 import hashlib
@@ -16,7 +16,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-NAMES = ("tiny_shakespeare", "embedded")
+from .recall import RECALL_LINES, RECALL_SEED, recall_entropy_rate
+from .recall import recall_text as recall_lines
+
+NAMES = ("tiny_shakespeare", "embedded", "recall")
 
 # tiny Shakespeare: a public-domain text as distributed with the public repository karpathy/char-rnn
 SHAKESPEARE_URL = (
@@ -77,12 +80,14 @@ class Corpus:
 
 
 def load_corpus(name):
-    """The corpus called `name`: "tiny_shakespeare" or "embedded". Another name raises ValueError.
+    """The corpus called `name`: "tiny_shakespeare", "embedded" or "recall". Another name raises
+    ValueError.
 
     Tiny Shakespeare is read from the folder that the environment variable ATTNID_DATA names
     (tinyshakespeare.txt or input.txt), else from the user's cache folder, else downloaded into that
     folder, once. Its sha256 is checked wherever it lies. CorpusError when it cannot be had, is not
-    the right text, or ATTNID_DATA names no folder. The embedded text needs no file.
+    the right text, or ATTNID_DATA names no folder. The embedded text (sentences) and recall (keys
+    and values, then questions about them; see `recall`) need no file.
 
     >>> corpus = load_corpus("embedded")
     >>> len(corpus.vocabulary), round(corpus.entropy_rate, 2)
@@ -92,6 +97,8 @@ def load_corpus(name):
         return _corpus(name, _shakespeare(), None)
     if name == "embedded":
         return _corpus(name, embedded_text(), embedded_entropy_rate())
+    if name == "recall":
+        return _corpus(name, recall_text(), recall_entropy_rate())
     raise ValueError(f"name={name!r}: must be one of {NAMES}")
 
 
@@ -236,6 +243,12 @@ def embedded_text(sentences=EMBEDDED_SENTENCES, seed=EMBEDDED_SEED):
     only integers decide.
     """
     return "".join(islice(_sentences(_splitmix64(seed)), sentences))
+
+
+@lru_cache
+def recall_text(lines=RECALL_LINES, seed=RECALL_SEED):
+    """The text of recall: so many lines. The same characters on every machine, as above."""
+    return recall_lines(_splitmix64(seed), lines)
 
 
 def _sentences(bits):

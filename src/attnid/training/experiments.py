@@ -13,7 +13,7 @@ from .devices import choose_precision, require_device
 from .jobs import EVERY, Job
 from .processes import for_each
 from .recorder import Recorder
-from .records import Record, provenance, read_record, read_record_of
+from .records import Record, ending, provenance, read_record, read_record_of
 from .resume import Resume, held
 from .trainer import train
 
@@ -69,6 +69,7 @@ def _made(job, path, device, compiled):
         model,
         corpus,
         training,
+        prepare=case.prepare,
         before_step=recorder.before_step,
         on_step=recorder.on_step,
         resume=resume,
@@ -77,8 +78,9 @@ def _made(job, path, device, compiled):
     )
     heads = {name: np.array(values) for name, values in recorder.heads.items()}
     step, loss = np.array(recorder.step), np.array(history["loss"])
-    name, origin = (job.preset, job.case, job.seed), recorder.provenance
-    Record(*name, settings, origin, step, loss, recorder.validation, heads).write(path)
+    name, origin = (job.preset, job.case, job.seed), recorder.provenance | ending(model)
+    windows = np.array(recorder.windows)
+    Record(*name, settings, origin, step, loss, recorder.validation, heads, windows).write(path)
     for leftover in (resume.path, *path.parent.glob(f".seed-{job.seed}.*.tmp")):
         leftover.unlink(missing_ok=True)
     return read_record(path)

@@ -15,6 +15,7 @@ from .trainer import PRECISIONS
 
 NAMES = ("preset", "case", "seed")
 EVERY = ("measure_every", "evaluate_every", "move_every")
+JUDGED = {"half": None, "context": 0}  # settings younger than some records, and what these did
 PLACE = re.compile(  # of a record
     rf"([^/]+)/([^/]+?)(?:-rate-([^/]+?))?(?:-({'|'.join(PRECISIONS)}))?/seed-(\d+)\.json\.xz"
 )
@@ -25,7 +26,8 @@ def by_name(settings):
     default.
     """
     model, training = GPTConfig(**settings["model"]), TrainingConfig(**settings["training"])
-    return asdict(model) | asdict(training) | {name: settings[name] for name in EVERY}
+    rest = {name: settings[name] for name in EVERY}
+    return asdict(model) | asdict(training) | rest | {n: settings.get(n, JUDGED[n]) for n in JUDGED}
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Job:
     def training(self):
         """The settings of its training."""
         rate = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
-        usual = PRESETS[self.preset].training | CASES[self.case].training
+        usual = CASES[self.case].training | PRESETS[self.preset].training
         return TrainingConfig(**usual | rate, seed=self.seed)
 
     def settings(self, vocab_size):
@@ -71,7 +73,7 @@ class Job:
             "title": case.title,
             "model": asdict(config),
             "training": asdict(self.training()),
-            **{name: getattr(preset, name) for name in EVERY},
+            **{name: getattr(preset, name) for name in (*EVERY, *JUDGED)},
         }
 
     def path(self, folder):

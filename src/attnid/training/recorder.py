@@ -6,7 +6,7 @@ import torch
 
 from ..layer.metrics import metrics_of_products, step_products, trace
 from .settings import learning_rate_at
-from .trainer import evaluate
+from .trainer import evaluate, summary, window_losses
 
 
 class Recorder:
@@ -15,12 +15,14 @@ class Recorder:
 
     Metrics named joint_... are those of weights with their biases as one more column.
     drift_predicted is what the gradients say that a plain SGD step adds to the joint P_Q - P_K:
-    eta^2 ||g_Q g_Q^T - g_K g_K^T||_F.
+    eta^2 ||g_Q g_Q^T - g_K g_K^T||_F. windows are the losses of the last evaluation, where that is
+    of all windows.
     """
 
     def __init__(self, case, preset, corpus, settings, origin):
         self.case, self.preset, self.corpus, self.settings = case, preset, corpus, settings
         self.step, self.heads, self.validation = [], {}, {"step": [], "loss": [], "error": []}
+        self.windows = []
         self.origins, self.seconds, self.clock = [origin], 0.0, time.monotonic()
 
     def before_step(self, step, model):
@@ -36,11 +38,19 @@ class Recorder:
         if self.case.move is not None and done % self.preset.move_every == 0:
             self.case.move(model, optimizer)
         if done % self.preset.evaluate_every == 0 or done == self.settings.steps:
-            loss, error = evaluate(model, self.corpus.val, batches=10)
+            loss, error = self._judged(model)
             for name, value in {"step": done, "loss": loss, "error": error}.items():
                 self.validation[name].append(value)
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
+
+    def _judged(self, model):
+        tokens, context = self.preset.judged(self.corpus.val), self.preset.context
+        if self.preset.half is None:
+            return evaluate(model, tokens, batches=10, context=context)
+        windows = window_losses(model, tokens, context=context)
+        self.windows = windows.tolist()
+        return summary(windows)
 
     def _measures(self, step):
         never = None in (self.case.observe, self.preset.measure_every)

@@ -2,11 +2,16 @@
 where it comes from.
 """
 
+import hashlib
 import json
 import lzma
 import os
+import platform
+import re
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
@@ -22,7 +27,7 @@ from .jobs import EVERY, Job, by_name
 from .settings import TrainingConfig
 
 # significant digits that are kept; 4 of other metrics
-DIGITS = {"beta": 7, "joint_beta": 7, "loss": 6, "error": 3}
+DIGITS = {"beta": 7, "joint_beta": 7, "loss": 6, "error": 3, "windows": 5}
 
 # what a file must hold, and of which kind
 FIELDS: dict[str, Any] = {
@@ -32,6 +37,7 @@ FIELDS: dict[str, Any] = {
     "step": list,
     "loss": list,
     "heads": dict,
+    "windows": list,
 }
 FIELDS["settings"] = {"title": str, "model": GPTConfig, "training": TrainingConfig}
 FIELDS["settings"] |= dict.fromkeys(EVERY, int | None)
@@ -47,7 +53,8 @@ class Record:
 
     loss (steps,): the loss of each step's batch, in nats per token. validation: {"step", "loss",
     "error"}, each an array. settings: every setting of the model, the training and the case.
-    provenance: commit, data, versions, machine, seconds.
+    provenance: commit, data, versions, machine, seconds. windows (n,): the loss of each of the
+    windows of the last evaluation, where it was of all windows, else (0,).
     """
 
     preset: str
@@ -59,6 +66,7 @@ class Record:
     loss: Float[np.ndarray, "steps"] = field(repr=False)
     validation: dict = field(repr=False)
     heads: dict = field(repr=False)
+    windows: Float[np.ndarray, "windows"] = field(default_factory=lambda: np.zeros(0), repr=False)
 
     @property
     def final_loss(self):
@@ -98,6 +106,7 @@ class Record:
     def write(self, path):
         """Write the record as compressed JSON, its measured numbers to a few significant digits."""
         content = vars(self) | {"step": self.step.tolist(), "loss": _rounded("loss", self.loss)}
+        content["windows"] = _rounded("windows", self.windows)
         for part in ("validation", "heads"):
             content[part] = {name: _rounded(name, values) for name, values in content[part].items()}
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -188,12 +197,15 @@ def _no_record(path, why):
 
 
 def _record(content):
+    _require_fields("content", content, dict)
+    content.setdefault("windows", [])  # younger than some records
     _require_fields("content", content, FIELDS)
     training, model = content["settings"]["training"], content["settings"]["model"]
     require(training["seed"] == content["seed"], "seed", content["seed"], "is not its settings'")
     evaluations, measured = len(content["validation"]["step"]), len(content["step"])
     require(evaluations > 0, "validation.step", [], "must have an evaluation")
     shapes = {"step": (measured,), "loss": (training["steps"],), "validation": (evaluations,)}
+    shapes["windows"] = (len(content["windows"]),)
     shapes["heads"] = (measured, model["n_layer"], model["n_head"])
     arrays = {name: _numbers(name, content[name], shape) for name, shape in shapes.items()}
     return Record(**content | arrays)
@@ -240,17 +252,39 @@ def _numbers(name, values, shape):
 
 
 def provenance(corpus, device, precision):
-    """Where a record comes from: commit, data, versions, the machine's device and its threads."""
+    """Where a record comes from: commit, data, versions, the machine, its device and threads."""
     gpu = torch.device(device).type == "cuda"
     return {
         "commit": commit(),
         "data": corpus.name,
         "data_sha256": corpus.sha256,
         "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": processor(),
         "device": torch.cuda.get_device_name(device) if gpu else str(device),
         "precision": precision,
         "threads": torch.get_num_threads(),
     }
+
+
+def processor():
+    """The name of the processor as the system tells it, its architecture where it does not."""
+    with suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.M)
+        if found:
+            return found[1]
+    return platform.processor() or platform.machine()
+
+
+def ending(model):
+    """When a run ended, in UTC, and the sha256 of its final weights, in the order of the model."""
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"date": now, "weights_sha256": digest.hexdigest()}
 
 
 def commit():

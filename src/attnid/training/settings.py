@@ -15,8 +15,9 @@ class TrainingConfig:
     steps, batch_size (sequences per step) and warmup (steps) are counts. learning_rate is reached
     after the warm-up and falls along a cosine to min_learning_rate (a tenth of it by default) as
     the run ends. betas are AdamW's; weight_decay acts on matrices and embeddings only. grad_clip is
-    the largest norm of the whole gradient, 0 for none. optimizer is "adamw" or "sgd" (no momentum;
-    its decay is added to the gradient). seed decides the batches and the dropout.
+    the largest norm of the whole gradient, 0 for none. optimizer is "adamw" or "sgd" (with
+    momentum, 0 for none; its decay is added to the gradient). seed decides the batches and the
+    dropout.
 
     Raises ValueError naming the field and the value.
 
@@ -36,6 +37,7 @@ class TrainingConfig:
     grad_clip: float = 1.0
     optimizer: str = "adamw"
     seed: int = 0
+    momentum: float = 0.0
 
     def __post_init__(self):
         for field, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("seed", 0)):
@@ -51,6 +53,10 @@ class TrainingConfig:
         betas, why = self.betas, "must be two numbers in [0, 1)"
         require(isinstance(betas, (tuple, list)) and len(betas) == 2, "betas", betas, why)
         require(all(is_finite(b) and 0 <= b < 1 for b in betas), "betas", betas, why)
+        momentum = self.momentum
+        require(
+            is_finite(momentum) and 0 <= momentum < 1, "momentum", momentum, "must be in [0, 1)"
+        )
         why = f"must be one of {OPTIMIZERS}"
         require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, why)
         object.__setattr__(self, "min_learning_rate", low)

@@ -47,7 +47,7 @@ def make_optimizer(model, settings):
     options = {"lr": settings.learning_rate, "fused": _device(model).type in ("cpu", "cuda")}
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, betas=settings.betas, **options)
-    return torch.optim.SGD(groups, **options)
+    return torch.optim.SGD(groups, momentum=settings.momentum, **options)
 
 
 # ---- a run
@@ -145,6 +145,7 @@ def train(
     corpus,
     settings,
     *,
+    prepare=None,
     before_step=None,
     on_step=None,
     resume=None,
@@ -155,10 +156,12 @@ def train(
     [...]}.
 
     loss[i] is the loss in nats per token of the batch of step[i], before that step.
-    before_step(step, model) is called before each step, and on_step(step, loss, model, optimizer)
-    after it, its (clipped) gradients still in place; both may evaluate, and on_step may move
-    weights, without changing the batches. resume is a Resume: a run that was killed goes on where
-    its file left it, and says so on stderr. precision and compiled are as in Trainer.
+    prepare(model, optimizer) is called once, before the first step: it may hook onto the
+    optimizer's steps. before_step(step, model) is called before each step, and on_step(step, loss,
+    model, optimizer) after it, its (clipped) gradients still in place; both may evaluate, and
+    on_step may move weights, without changing the batches. resume is a Resume: a run that was
+    killed goes on where its file left it, and says so on stderr. precision and compiled are as in
+    Trainer.
 
     The same seed gives the same run, bit for bit on one machine with one number of threads, stopped
     in between or not, and to rounding with another number of threads or elsewhere. The global
@@ -174,6 +177,8 @@ def train(
     (20, True)
     """
     trainer = Trainer(model, corpus, settings, precision=precision, compiled=compiled)
+    if prepare is not None:
+        prepare(model, trainer.optimizer)
     history, was_training = {"step": [], "loss": []}, model.training
     try:
         with torch.random.fork_rng(devices=_cuda_devices(model)):
@@ -224,7 +229,6 @@ class Evaluation(NamedTuple):
     error: float
 
 
-@torch.no_grad()
 def evaluate(
     model, tokens: Int[Tensor, "n"], *, batches=20, batch_size=64, context=0, seed=0
 ) -> Evaluation:
@@ -242,20 +246,49 @@ def evaluate(
     >>> 3.6 < found.loss < 3.9 and found.error < 0.01  # ln 43 is 3.76
     True
     """
-    T, was_training = model.config.block_size, model.training
-    generator = torch.Generator().manual_seed(seed)
-    require_size("context", context, 0)
-    require(context < T, "context", context, f"must be an integer from 0 to {T - 1}")
+    T, generator = model.config.block_size, torch.Generator().manual_seed(seed)
     require_size("batches", batches)
     require_size("batch_size", batch_size)
-    try:
-        model.eval()
-        drawn = (get_batch(tokens, T, batch_size, generator) for _ in range(batches))
-        windows = torch.cat([_window_losses(model, x, y, context) for x, y in drawn])
-    finally:
-        model.train(was_training)
+    drawn = (get_batch(tokens, T, batch_size, generator) for _ in range(batches))
+    return summary(_losses(model, drawn, context))
+
+
+def window_losses(
+    model, tokens: Int[Tensor, "n"], *, context=0, batch_size=64
+) -> Float[Tensor, "windows"]:
+    """Loss of the model, without dropout, on each of all windows of tokens (n,), one after the
+    other: float64 (windows,), nats per token. What is left over at the end counts nowhere. context
+    and ValueError as in `evaluate`.
+
+    >>> from attnid import GPT, GPTConfig, load_corpus
+    >>> model = GPT(GPTConfig(43, 16, n_layer=1, n_head=2, n_embd=16), seed=0)
+    >>> len(window_losses(model, load_corpus("embedded").val[:1601]))
+    100
+    """
+    T = model.config.block_size
+    require_size("batch_size", batch_size)
+    whole = (len(tokens) - 1) // T * T
+    require(whole > 0, "tokens", len(tokens), f"must be more tokens than block_size={T}")
+    windows = (tokens[start : whole + start].view(-1, T).split(batch_size) for start in (0, 1))
+    return _losses(model, zip(*windows), context)
+
+
+def summary(windows: Float[Tensor, "windows"]) -> Evaluation:
+    """The mean of the losses of windows, and its standard error by their spread."""
     error = windows.std().item() / math.sqrt(len(windows)) if len(windows) > 1 else math.nan
     return Evaluation(windows.mean().item(), error)
+
+
+@torch.no_grad()
+def _losses(model, batches, context):
+    T, was_training = model.config.block_size, model.training
+    require_size("context", context, 0)
+    require(context < T, "context", context, f"must be an integer from 0 to {T - 1}")
+    try:
+        model.eval()
+        return torch.cat([_window_losses(model, x, y, context) for x, y in batches])
+    finally:
+        model.train(was_training)
 
 
 def _window_losses(
