@@ -133,18 +133,18 @@ elif os.path.isdir("../../../notebooks/results"):
 # Take $x$ last, with $z$ at offset $j \ge 1$, and $y$ everywhere else, any number of times. Divide all weights of head $h$ by that of a $y$ far away. The output at $x$ is then
 #
 # $$
-# \sum_h N_h \Big( y + \frac{q_x\, (x - y) + q_z\, (z - y)}{m + d_h} \Big) + \beta , \qquad q_x = e^{s_0(x, x) - s_t(x, y)}, \quad q_z = e^{s_j(x, z) - s_t(x, y)} ,
+# \sum_h N_h \Big( y + \frac{q_x\, (x - y) + q_z\, (z - y)}{m + d_h} \Big) + b , \qquad q_x = e^{s_0(x, x) - s_t(x, y)}, \quad q_z = e^{s_j(x, z) - s_t(x, y)} ,
 # $$
 #
 # where $m$ counts the $y$ far away and $d_h = q_x + q_z + \sum_{\delta} e^{s_\delta(x, y) - s_t(x, y)}$ over the places $\delta$ near by that are left. As a function of $m$ it is rational, and its derivative along the direction vanishes for infinitely many $m$. The $d_h$ are distinct for almost all
 # $x, y, z$: through $z$ they differ by exponentials of different slopes. So each head has its pole, $m = -d_h$, alone. The double one is $-\dot d_h N_h (q_x (x - y) + q_z (z - y))$, so $\dot d_h = 0$. Only one summand of $d_h$ has $z$ in it: $\dot q_z = (\dot s_j(x, z) - \dot s_t(x, y))\, q_z$
 # does not depend on $z$. A polynomial times an exponential of nonzero slope is constant only if it is zero. So $s_j(x, z) - s_t(x, y)$ is kept; this holds for every $j \ge 1$, and with $z = y$ for the summands near by. What is left of $\dot d_h = 0$ is $\dot q_x = 0$. Then the simple pole:
-# $\dot N_h (q_x (x - y) + q_z (z - y)) = 0$, so $\dot N_h = 0$, and at last $\dot\beta = 0$. Without a mask put $z$ behind $x$, with some more $y$ there: these summands are kept in the same way.
+# $\dot N_h (q_x (x - y) + q_z (z - y)) = 0$, so $\dot N_h = 0$, and at last $\dot b = 0$. Without a mask put $z$ behind $x$, with some more $y$ there: these summands are kept in the same way.
 # ```
 #
 # ```{prf:proof}
 # (of {prf:ref}`prop-relative-bias`)
-# By {prf:ref}`lem-offsets-apart` a direction is unidentified exactly when it keeps $N_h$, $\beta$ and the numbers $(z - y)^\top (M x + c) + B_\delta - B_t$. With $z = y$ these are the differences of the $B_\delta$; then $M$ and $c$ remain, as without offsets. Differences are kept by one direction a head.
+# By {prf:ref}`lem-offsets-apart` a direction is unidentified exactly when it keeps $N_h$, $b$ and the numbers $(z - y)^\top (M x + c) + B_\delta - B_t$. With $z = y$ these are the differences of the $B_\delta$; then $M$ and $c$ remain, as without offsets. Differences are kept by one direction a head.
 # ```
 #
 # ```{prf:proof}
