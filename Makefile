@@ -5,7 +5,7 @@
 # make proofs     check the formal proofs, where Rocq (Debian: coq libcoq-mathcomp-algebra) is installed (half a minute)
 # make pdf        the book as one PDF, printed by a Chromium
 # make serve      show the built book on http://localhost:8000
-# make bench      the benchmarks of the package (about two minutes)
+# make bench      the benchmarks of the package (about three minutes)
 # make clean      remove the environment and everything built
 
 PYTHON ?= python3

@@ -1,15 +1,18 @@
 """Benchmarks: our way against the plain way, each in a process of its own, in turn, in one run.
 
-Three things are measured: the rank of a layer's Jacobian by `measure` and by `jacrev` with
+Four things are measured: the rank of a layer's Jacobian by `measure` and by `jacrev` with
 `matrix_rank` (seconds of the clock and peak memory), the metrics of heads in one batch and in a
-loop (seconds of the processor), and what measuring adds to a step of training.
+loop (seconds of the processor), what measuring adds to a step of training, and how long audit,
+reduce and compare take for a model that people use.
 """
 
 import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import torch
 
@@ -160,6 +163,47 @@ def _in_turn(ways, rounds):
     return times
 
 
+# ---- a model that people use
+
+
+def stand_in(folder):
+    """A model of the sizes of SmolLM2-135M with random weights in float32, written to a folder."""
+    from safetensors.torch import save_file
+
+    E, G, F = 576, 3 * 64, 1536
+    config = {"model_type": "llama", "hidden_size": E, "intermediate_size": F}
+    config |= {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    config |= {"vocab_size": 49152, "rope_theta": 1e5, "tie_word_embeddings": True}
+    shapes = {"self_attn.q_proj": (E, E), "self_attn.k_proj": (G, E), "self_attn.v_proj": (G, E)}
+    shapes |= {"self_attn.o_proj": (E, E), "mlp.gate_proj": (F, E), "mlp.up_proj": (F, E)}
+    shapes |= {"mlp.down_proj": (E, F), "input_layernorm": (E,), "post_attention_layernorm": (E,)}
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda shape: torch.randn(shape, generator=generator) / 24
+    tensors = {"model.embed_tokens.weight": draw((49152, E)), "model.norm.weight": draw((E,))}
+    for layer in range(30):
+        stem = f"model.layers.{layer}"
+        tensors |= {f"{stem}.{name}.weight": draw(shape) for name, shape in shapes.items()}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def checkpoint_times():
+    """Seconds of audit, reduce and compare for that model: the clock's, all threads."""
+    from .models.auditing import audit
+    from .models.comparison import compare
+    from .models.reduction import reduce_checkpoint
+
+    with tempfile.TemporaryDirectory() as place:
+        model, reduced = Path(place) / "model", Path(place) / "reduced"
+        model.mkdir()
+        stand_in(model)
+        account, auditing = _timed(audit, model)
+        report, reducing = _timed(reduce_checkpoint, model, reduced)
+        found, comparing = _timed(compare, model, reduced)
+    same = found.same and report["fixed"] == account["total"]["unidentified"]
+    return {"audit": auditing, "reduce": reducing, "compare": comparing, "same": same}
+
+
 # ---- a side in a process of its own
 
 SIDES = {
@@ -167,6 +211,7 @@ SIDES = {
     "plain": plain_rank,
     "metrics": metrics_times,
     "recorder": recorder_times,
+    "checkpoint": checkpoint_times,
 }
 
 
@@ -197,8 +242,9 @@ def main():
         "the rank of a Jacobian": compare_ranks,
         "the metrics of heads": compare_metrics,
         "a training step": compare_recorder,
+        "a model that people use": compare_checkpoint,
     }
-    print(f"{len(parts)} parts, about two minutes in all on two cores", file=sys.stderr)
+    print(f"{len(parts)} parts, about three minutes in all on two cores", file=sys.stderr)
     for number, (what, compare) in enumerate(parts.items(), 1):
         print(f"part {number} of {len(parts)}: {what} ...", file=sys.stderr)
         compare()
@@ -262,4 +308,15 @@ def compare_recorder():
     print(
         f"  step {step:.1f} ms, measurement {measurement:.1f} ms; every {times['every']} steps "
         f"it adds {share:.1%} to a step"
+    )
+
+
+def compare_checkpoint():
+    """How long audit, reduce and compare take."""
+    times = measured_apart("checkpoint")
+    if not times["same"]:
+        raise SystemExit("the reduced model is not the same function")
+    print("a model of the sizes of SmolLM2-135M, 30 layers, random weights in float32")
+    print(
+        "  " + ", ".join(f"{what} {times[what]:.1f} s" for what in ("audit", "reduce", "compare"))
     )
