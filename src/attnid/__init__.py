@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from .layer.measuring import Measurement, NoGapError
     from .layer.metrics import head_metrics
     from .layer.rebalancing import rebalance
+    from .models.alignment import align
     from .models.architectures import Architecture, read_architecture
+    from .models.comparison import Comparison, compare
+    from .models.fingerprints import Fingerprint, fingerprint
     from .models.rebalancer import Rebalancer
     from .network import (
         count,
@@ -45,7 +48,10 @@ HOMES = {
     "layer.measuring": ("Measurement", "NoGapError"),
     "layer.metrics": ("head_metrics",),
     "layer.rebalancing": ("rebalance",),
+    "models.alignment": ("align",),
     "models.architectures": ("Architecture", "read_architecture"),
+    "models.comparison": ("Comparison", "compare"),
+    "models.fingerprints": ("Fingerprint", "fingerprint"),
     "models.rebalancer": ("Rebalancer",),
     "network": (
         "count",

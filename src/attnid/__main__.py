@@ -245,6 +245,76 @@ def print_account(arguments):
     return 0
 
 
+def add_pairs(commands):
+    """The commands that set one trained model beside another."""
+    compare = commands.add_parser(
+        "compare",
+        help="whether two trained models are one function, and if not, which head differs",
+        description="""
+        Read two trained models of one family and size, layer by layer, and print in which heads,
+        circuits and tensors they differ, by how much, and after which of the usual accidents of
+        conversions: nothing where they are one function, whatever the gauge of their heads and the
+        order of heads and hidden units. Exit status 0 if they are the same, 1 if they differ, 2 on
+        an error. Nothing is written.""",
+        epilog="example: python -m attnid compare path/to/model path/to/converted",
+    )
+    align = commands.add_parser(
+        "align",
+        help="a trained model rewritten into the gauge of another, its function unchanged",
+        description="""
+        Write the model B to OUT with its function unchanged and its weights as near to those of A
+        as its symmetries allow: heads and hidden units matched, each head's two products with
+        factors nearest to A's. Nothing is written if outputs would change by more than the
+        tolerance.""",
+        epilog="example: python -m attnid align path/to/model path/to/finetuned aligned",
+    )
+    fingerprint = commands.add_parser(
+        "fingerprint",
+        help="numbers of each head of a trained model that no gauge changes",
+        description="""
+        Print for each head the norms of its two products, which no gauge changes; with --json all
+        singular values and traces. Nothing is written.""",
+        epilog="example: python -m attnid fingerprint path/to/model --json",
+    )
+    for parser in (compare, align):
+        parser.add_argument("a", metavar="A", help="a trained model, as for audit")
+        parser.add_argument("b", metavar="B", help="another of the same family and size")
+    fingerprint.add_argument("checkpoint", metavar="CHECKPOINT", help="a trained model")
+    align.add_argument("out", metavar="OUT", help="where to write it; nothing may be there yet")
+    for parser, words in (
+        (compare, "the largest distance, relative, that counts as none (default: by the numbers'"),
+        (align, "the largest change of outputs allowed, relative (default: by the numbers'"),
+    ):
+        parser.add_argument("--tolerance", type=float, help=f"{words} own precision)")
+    for parser in (compare, align, fingerprint):
+        parser.add_argument(
+            "--json", action="store_true", help="print the numbers as JSON instead of a table"
+        )
+
+
+def print_pair(arguments):
+    """What compare, align or fingerprint found. Returns the exit status."""
+    from dataclasses import asdict
+
+    from .models import alignment, comparison, fingerprints
+
+    if arguments.command == "compare":
+        found = comparison.compare(arguments.a, arguments.b, arguments.tolerance)
+        account, table = asdict(found), comparison.comparison_table(found)
+    elif arguments.command == "align":
+        account = alignment.align(
+            arguments.a, arguments.b, arguments.out, tolerance=arguments.tolerance
+        )
+        table = alignment.alignment_table(account)
+    else:
+        prints = fingerprints.fingerprint(arguments.checkpoint)
+        account, table = prints.as_dict(), fingerprints.fingerprint_table(prints)
+    for warning in account.get("warnings", ()):
+        print(f"python -m attnid {arguments.command}: warning: {warning}", file=sys.stderr)
+    say(json.dumps(account, indent=2) if arguments.json else table)
+    return 1 if account.get("same") is False else 0
+
+
 def run_benchmarks(arguments):
     """The benchmarks, or one side of one of them. Returns the exit status."""
     from . import bench
@@ -268,6 +338,7 @@ def main():
     add_runs(commands)
     add_count(commands)
     add_checkpoints(commands)
+    add_pairs(commands)
     bench = commands.add_parser(
         "bench",
         help="time the package against the plain ways, and compare peak memory",
@@ -291,6 +362,8 @@ def main():
             return print_count(arguments)
         if arguments.command in ("audit", "reduce"):
             return print_account(arguments)
+        if arguments.command in ("compare", "align", "fingerprint"):
+            return print_pair(arguments)
         return (
             run_benchmarks(arguments) if arguments.command == "bench" else train_or_sweep(arguments)
         )

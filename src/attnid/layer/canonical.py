@@ -146,8 +146,8 @@ def _as_rows(name, tensor):
     return tensor.unsqueeze(-1) if name[0] == "b" else tensor.mT if name == "W_O" else tensor
 
 
-def _put_factor(parameters, names, joined):
-    # the inverse of factor, in place
+def put_factor(parameters, names, joined):
+    """The inverse of `factor`, in place."""
     views = [_as_rows(name, parameters[name]) for name in names if name in parameters]
     widths = [len(rows) // len(joined) * rows.shape[-1] for rows in views]
     for rows, part in zip(views, joined.split(widths, -1)):
@@ -184,8 +184,8 @@ def _move(attention, result, circuit, blocks, shared, reading, form):
             )
         for whole, part in ((A, moved_A), (B, moved_B)):
             put_rows(block, whole, torch.where(left[:, None, None], rows_of(block, whole), part))
-    _put_factor(p, shared, A)
-    _put_factor(p, reading, B)
+    put_factor(p, shared, A)
+    put_factor(p, reading, B)
     result.left[circuit] = left
     result.condition[circuit] = (scales.amax(-1) / scales.amin(-1)).masked_fill(left, 1.0)
     result.fixed += int((~left).sum()) * sum(

@@ -22,7 +22,8 @@ OTHER_WEIGHTS = (
     ".ot",
 )
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-REMARK_FILE = "REDUCED.txt"  # the file that says what was done to a folder's weights
+# files that say what was done to a folder's weights
+REMARK_FILE, ALIGNED_FILE = "REDUCED.txt", "ALIGNED.txt"
 
 # why a file is left out
 OLD_WEIGHTS, A_LINK = "as it may hold the old weights", "as it is a link to a folder"
@@ -70,7 +71,12 @@ def find_companions(folder, weights):
     copied, left_out = {}, {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_dir() and not path.is_symlink() or name in weights or name == REMARK_FILE:
+        if (
+            path.is_dir()
+            and not path.is_symlink()
+            or name in weights
+            or name in (REMARK_FILE, ALIGNED_FILE)
+        ):
             continue
         why = _why_left_out(folder, weights, path)
         if why is None:

@@ -86,6 +86,30 @@ class _Model:
         """The tensors of a layer by their names in the file."""
         return {self._stem(number) + name: tensor for name, tensor in tensors.items()}
 
+    def block(self, number):
+        """What stands before the names of all tensors of layer `number`, its attention's and those
+        beside it.
+        """
+        return self.prefix + self.layout.layer[: self.layout.layer.index("{}")] + f"{number}."
+
+    def beside(self, number):
+        """Tensors of layer `number` beside its attention, copies, by what follows the layer's
+        name.
+        """
+        stem, attention = self.block(number), self._stem(number)
+        names = [n for n in self.names if n.startswith(stem) and not n.startswith(attention)]
+        return {name.removeprefix(stem): t for name, t in self._read(names).items()}
+
+    def outside(self):
+        """Name without the family's prefix -> name in the file, of every tensor of no layer."""
+        blocks = tuple(self.block(number) for number in range(len(self.architecture.layers)))
+        names = sorted(name for name in self.names if not name.startswith(blocks))
+        return {name.removeprefix(self.prefix): name for name in names}
+
+    def read(self, name):
+        """The tensor of that name in the file, a copy."""
+        return self._read([name])[name]
+
     def check_free(self, out):
         """ValueError where something is at `out`, or where its folder is not there, not to be
         written in, or too full.
@@ -120,7 +144,7 @@ class Folder(_Model):
 
     def __init__(self, path):
         self.path = path
-        config = read_json(path / "config.json")
+        self.config = config = read_json(path / "config.json")
         for each in (config, config.get("text_config")):
             method = each.get("quantization_config") if isinstance(each, dict) else None
             require(method is None, "quantization_config", method, "quantised weights are not read")
@@ -214,9 +238,9 @@ class Folder(_Model):
             "lies inside the model that is read",
         )
 
-    def write(self, out, changed, remark):
+    def write(self, out, changed, remark, *, remark_file=REMARK_FILE):
         """Write the folder to `out` with the changed tensors, name -> tensor, its other files, and
-        the remark as a file of its own.
+        the remark as a file of its own, by this name.
 
         Returns notes: what was left out, as it would not fit the changed weights, and which links
         led out of the folder. Errors as for check_free, and OSError naming `out` where it cannot be
@@ -230,7 +254,7 @@ class Folder(_Model):
                 shutil.copyfile(path, draft / name)
             for file in self.files:
                 self._write_file(draft / file, file, changed)
-            (draft / REMARK_FILE).write_text(remark + "\n", encoding="utf-8")
+            (draft / remark_file).write_text(remark + "\n", encoding="utf-8")
         return self.companions.notes
 
     def _write_file(self, path, file, changed):
@@ -251,7 +275,8 @@ class Folder(_Model):
 class NanoGPT(_Model):
     """A checkpoint of nanoGPT's train.py."""
 
-    adapters = ()
+    adapters: tuple = ()
+    config: dict = {}
 
     def __init__(self, path):
         self.path, self.saved = path, read_nanogpt(path)
@@ -270,7 +295,7 @@ class NanoGPT(_Model):
             name: self.saved.weights[name].clone() for name in names if name in self.saved.weights
         }
 
-    def write(self, out, changed, remark):
+    def write(self, out, changed, remark, *, remark_file=REMARK_FILE):
         """Write the checkpoint to `out` with the changed tensors, name -> tensor, and the remark
         under a key of its own, but without the optimizer, whose state would not fit them.
 

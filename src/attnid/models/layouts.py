@@ -185,7 +185,7 @@ def read_layer(layout, attention, tensors):
     Files put the two coordinates of plane i at i and n + i of the n planes that turn; `Attention`
     has them side by side. Gains of queries and keys are not read.
     """
-    order = _stored_coordinates(attention)
+    order = stored_coordinates(attention)
     return {
         name: _reordered(name, view, order).reshape(attention.shapes[name])
         for name, view in _views(layout, attention, tensors).items()
@@ -196,7 +196,7 @@ def write_layer(layout, attention, tensors, parameters):
     """Copy parameters, as read_layer gives them, into the tensors of one layer, in place, in their
     own dtype.
     """
-    back = _stored_coordinates(attention).argsort()
+    back = stored_coordinates(attention).argsort()
     for name, view in _views(layout, attention, tensors).items():
         view.copy_(_reordered(name, parameters[name].reshape(view.shape), back))
 
@@ -222,7 +222,7 @@ def _views(layout, a, tensors):
     return {name: view for name, view in views.items() if name in a.shapes}
 
 
-def _stored_coordinates(attention) -> Int[Tensor, "D"]:
+def stored_coordinates(attention) -> Int[Tensor, "D"]:
     """Where the file has each coordinate of a query or key head."""
     turned = 2 * len(attention.rotary)
     pairs = rearrange(torch.arange(turned), "(half plane) -> (plane half)", half=2)

@@ -1,0 +1,72 @@
+"""Along how many directions one layer was moved into another of the same function."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ..layer.canonical import factor, idle_key_coordinates, value_bias_folds, value_blocks
+from ..layer.rebalancing import rows_of
+from ..layer.rotation import isotypes
+
+
+@dataclass
+class Moves:
+    """directions: how many coordinates of the gauge differ. key_bias: how many of these are idle
+    key biases.
+    """
+
+    directions: int
+    key_bias: int
+
+
+def count_moves(attention, p, q, order, eps, broken, biased="KV"):
+    """The Moves that take float64 parameters q, their heads in this order, to parameters p of the
+    same function, whose numbers are right to eps; groups of heads in `broken` are left out, and
+    biases of maps that are not `biased`, which are a norm's.
+
+    Each circuit of a group was moved by one S for each set of coordinates that turn alike: what
+    takes the one factor to the other in least squares. A coordinate of the gauge is an entry of S
+    minus the identity, of which a complex one has two parts, or an idle bias.
+    """
+    a, s = attention, attention.H // attention.G
+    groups = order[::s] // s
+    kept = [g for g in range(a.G) if not broken & set(range(g * s, (g + 1) * s))]
+    if not kept:
+        return Moves(0, 0)
+    taken = {name: q[name][groups] for name in ("W_K", "W_V", "b_K", "b_V") if name in q}
+    directions, key_bias = 0, 0
+    b_V = taken.get("b_V")
+    for blocks, letter in ((isotypes(a), "K"), (value_blocks(a), "V")):
+        if letter == "K" and a.qk_norm is not None:
+            continue
+        for block in blocks:
+            ours, theirs = (rows_of(block, factor(x, (f"W_{letter}",), a.G)) for x in (p, taken))
+            S, rounding = _between(ours, theirs, eps)
+            off = (
+                (S - torch.eye(block.size)).abs()
+                if not S.is_complex()
+                else torch.cat(((S - torch.eye(block.size)).real.abs(), S.imag.abs()), 1)
+            )
+            directions += int((off > rounding)[kept].sum())
+            if letter == "V" and b_V is not None:
+                b_V = torch.einsum("gij,gj->gi", S, b_V)
+    idle = idle_key_coordinates(a)
+    if idle and "K" in biased:
+        key_bias = _apart(p["b_K"][kept][:, idle], taken["b_K"][kept][:, idle], eps)
+    if value_bias_folds(a) and "V" in biased:
+        directions += _apart(p["b_V"][kept], b_V[kept], eps)
+    return Moves(directions + key_bias, key_bias)
+
+
+def _between(ours, theirs, eps):
+    # S with ours = S theirs, and how large its entries are that are rounding (G, 1, 1)
+    values = torch.linalg.svdvals(theirs)
+    condition = values[:, 0] / values[:, -1].clamp_min(torch.finfo(torch.float64).tiny)
+    S = ours @ torch.linalg.pinv(theirs)
+    size = torch.linalg.matrix_norm(S)
+    return S, (8 * eps * condition * size)[:, None, None]
+
+
+def _apart(x, y, eps):
+    size = torch.maximum(x.abs().max(), y.abs().max())
+    return int(((x - y).abs() > 8 * eps * size).sum())
