@@ -58,7 +58,7 @@ def barrier(losses, points=POINTS):
     1.5
     """
     first, last = losses[0], losses[-1]
-    return max(float(x - (1 - t) * first - t * last) for x, t in zip(losses, points))
+    return max(float(x - (first + t * (last - first))) for x, t in zip(losses, points))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from .stream_gauge import (
 from .units import match_units
 
 INSIDE = ("circuits", "heads", "units")
-ROUNDS, SETTLED = 30, 1e-4  # of stream, heads and units in turn: how many, at which relative gain
+ROUNDS, SETTLED = 30, 1e-3  # of stream, heads and units in turn: how many, at which relative gain
+STEPS = 20  # of the minimisation in a circuit, which are within a thousandth of 200
 
 
 def distance(ours, theirs):
@@ -103,7 +104,7 @@ def nearest_gauge_of(ours, theirs, symmetries=INSIDE):
             none = {p.circuit: torch.zeros(len(p.reading)).double() for p in one}
             b = _taken(b, nearest_order(attention, one, other, none)[0])
         if "circuits" in symmetries:
-            b = replace(b, raw=nearest_parameters(a.attention, a.raw, b.raw))
+            b = replace(b, raw=nearest_parameters(a.attention, a.raw, b.raw, STEPS))
         set_head_weights(moved, number, **b.raw)
         if "units" in symmetries:
             _take_units(moved.transformer.h[number].mlp, match_units(a.mlp, b.mlp, 0.0).order)
