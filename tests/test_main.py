@@ -193,6 +193,49 @@ def test_a_path_that_standard_output_cannot_spell_is_written_as_escapes(tmp_path
     assert train.returncode == 0 and rb"\xe9/smoke/sgd/seed-0.json.xz: " in train.stdout
 
 
+@pytest.fixture
+def gpts(tmp_path):
+    """Small checkpoints: one, the same in another gauge, and another."""
+    from attnid.models.examples import save_gpt
+
+    options = {"one.pt": {}, "moved.pt": {"gauge": True}, "other.pt": {"seed": 1}}
+    return [save_gpt(tmp_path, name, **chosen) for name, chosen in options.items()]
+
+
+def test_compare_tells_by_its_status(monkeypatch, capsys, gpts):
+    one, moved, other = gpts
+    status, out, err = call(monkeypatch, capsys, "compare", one, moved)
+    assert (status, err) == (0, "") and out.startswith("one.pt and moved.pt: one function")
+    status, out, err = call(monkeypatch, capsys, "compare", one, other)
+    assert (status, err) == (1, "") and "query-key of heads 0, 1" in out
+    status, out, _ = call(monkeypatch, capsys, "compare", one, other, "--json")
+    found = json.loads(out)
+    assert status == 1 and not found["same"] and found["differences"][0]["accident"] is None
+    assert call(monkeypatch, capsys, "compare", one, other, "--tolerance", 2)[0] == 0
+    status, out, err = call(monkeypatch, capsys, "compare", one, "nowhere")
+    assert (status, out) == (2, "") and err.startswith(f"{PREFIX} compare: path='nowhere': ")
+    status, out, err = call(monkeypatch, capsys, "compare", one, other, "--tolerance", "nan")
+    assert (status, out) == (2, "") and err.startswith(f"{PREFIX} compare: tolerance=nan: ")
+
+
+def test_align_writes_what_compares_the_same(monkeypatch, capsys, gpts, tmp_path):
+    one, moved, _ = gpts
+    status, out, err = call(monkeypatch, capsys, "align", one, moved, tmp_path / "out.pt")
+    assert (status, err) == (0, "") and out.startswith("moved.pt in the gauge of one.pt, 1 layers")
+    status, out, _ = call(monkeypatch, capsys, "compare", one, tmp_path / "out.pt", "--json")
+    assert status == 0 and json.loads(out)["moved"] == 0
+    status, out, err = call(monkeypatch, capsys, "align", one, moved, tmp_path / "out.pt")
+    assert (status, out) == (2, "") and "is there already" in err and err.count("\n") == 1
+
+
+def test_fingerprint_prints_what_a_gauge_keeps(monkeypatch, capsys, gpts):
+    one, moved, other = (call(monkeypatch, capsys, "fingerprint", path)[1] for path in gpts)
+    heads = lambda out: out.splitlines()[2:5]
+    assert heads(one) == heads(moved) != heads(other)
+    status, out, _ = call(monkeypatch, capsys, "fingerprint", gpts[0], "--json")
+    assert status == 0 and len(json.loads(out)["layers"][0]["query-key"]) == 2
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
 def test_standard_output_that_is_full_is_named():
     with open("/dev/full", "wb") as full:

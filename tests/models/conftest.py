@@ -24,3 +24,17 @@ def model(sound, tmp_path):
     folder = tmp_path / "model"
     subprocess.run(["cp", "-r", sound / "bert", folder], check=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """Name of a configuration -> the folder of its tiny model, in float64, made when it is first asked for. Not to be changed."""
+    folder, made = tmp_path_factory.mktemp("saved"), {}
+
+    def get(name, seed=0):
+        if (name, seed) not in made:
+            made[name, seed] = folder / f"{len(made)}"
+            tiny.draw(tiny.model_of(tiny.FOLDERS[name]), seed).save_pretrained(made[name, seed])
+        return made[name, seed]
+
+    return get

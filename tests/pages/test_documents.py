@@ -43,7 +43,11 @@ def test_the_readme_has_a_colab_button_for_each_chapter():
     ),
 )
 def test_a_command_of_the_readme_is_one(monkeypatch, capsys, line):
-    for name in ("train_or_sweep", "print_account"):  # long, and their words are read before
+    for name in (
+        "train_or_sweep",
+        "print_account",
+        "print_pair",
+    ):  # long, and their words are read before
         monkeypatch.setattr(command, name, lambda arguments: 0)
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("sys.argv", ["attnid", *line.split()])

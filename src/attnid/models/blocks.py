@@ -198,15 +198,15 @@ def unit_maps(block, tensors, transposed):
     there is one, and their biases, and "down". Views.
     """
     turn = lambda W: W.T if transposed and W.dim() == 2 else W
+    for name in (*block.up, block.down):
+        there = f"{name}.weight" in tensors
+        require(there, "tensors", f"{name}.weight", "is missing from the checkpoint")
     maps = {}
     for part, end in (("weight", ""), ("bias", ".bias")):
         rows = [turn(tensors[n]) for n in (f"{m}.{part}" for m in block.up) if n in tensors]
         rows = rows[0].chunk(2) if block.fused and rows else rows
         maps |= {kind + end: W for kind, W in zip(("up", "gate"), rows[::-1])}
-    require("up" in maps, "tensors", f"{block.up[0]}.weight", "is missing from the checkpoint")
-    name = f"{block.down}.weight"
-    require(name in tensors, "tensors", name, "is missing from the checkpoint")
-    return maps | {"down": turn(tensors[name].T)}
+    return maps | {"down": turn(tensors[f"{block.down}.weight"].T)}
 
 
 def stored_maps(block, maps, transposed):

@@ -18,6 +18,17 @@ class Comparison:
     which each S differs from the identity, and those of idle biases). reordered: how many heads and
     MLP units stand in other places. largest: the largest relative distance. tolerance: up to which
     a distance counts as rounding. notes: what was taken for granted.
+
+    >>> from attnid.models.findings import Difference
+    >>> off = Difference(3, 7, "query-key", 0.001)
+    >>> print(comparison_table(Comparison(("a", "b"), False, (off,), (), 64, 0, 0.001, 1e-5)))
+    a and b: different
+    largest distance 1.0e-03 of the larger, of 1.0e-05 allowed
+    moved along 64 directions that change no output; 0 heads and hidden units stand in other places
+    <BLANKLINE>
+    layer  distance  what
+        3   1.0e-03  query-key of head 7
+    <BLANKLINE>
     """
 
     names: tuple
@@ -107,8 +118,7 @@ def comparison_table(found):
     if found.differences:
         lines += ["", f"{'layer':>5}  {'distance':>8}  what"]
         lines += _lines(found.differences)
-    if found.harmless:
-        lines += ["", "harmless:", *_lines(found.harmless)]
+    lines += [""] * bool(found.harmless) + [*_harmless(found.harmless)]
     return "\n".join([*lines, "", *(f"note: {note}" for note in found.notes)])
 
 
@@ -122,3 +132,12 @@ def _lines(differences):
         size = max(d.size for d in alike)
         why = f": {accident}" if accident else ""
         yield f"{'-' if layer < 0 else layer:>5}  {size:8.1e}  {circuit}{where}{why}"
+
+
+def _harmless(differences):
+    # those of one circuit and accident in a line
+    key = lambda d: (d.circuit, d.accident or "")
+    for (circuit, accident), alike in groupby(sorted(differences, key=key), key):
+        layers = [str(d.layer) for d in alike if d.layer is not None]
+        where = f" of layer{'s' * (len(layers) > 1)} {', '.join(layers)}" if layers else ""
+        yield f"harmless: {circuit}{where}: {accident}"

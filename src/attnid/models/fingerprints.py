@@ -15,6 +15,10 @@ from .identified import identified
 class Fingerprint:
     """Numbers that no gauge changes. layers: for each, circuit -> (H, n) float64, or (1, n) for
     what its heads have together.
+
+    >>> one, other = ({"query-key": torch.tensor([[norm]])} for norm in (1.0, 3.0))
+    >>> Fingerprint("a", "gpt2", (one,)).distance(Fingerprint("b", "gpt2", (other,)))
+    0.5
     """
 
     name: str

@@ -8,6 +8,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 
+PART = 2**20  # numbers that are float64 at a time, of a tensor such as an embedding
+
+
 @dataclass
 class Matched:
     """Which of their units plays the part of each of ours, the sign that it takes (all 1 without a
@@ -42,10 +45,16 @@ def row_distance(a, b):
     """The largest distance of a row of two tensors of one shape, relative to the row or to the root
     mean square of all rows, whichever is larger. A vector is one row.
     """
-    a, b = (t.reshape(len(t) if t.dim() > 1 else 1, -1).double() for t in (a, b))
-    size = torch.maximum(a.norm(dim=1), b.norm(dim=1))
+    a, b = (t.reshape(len(t) if t.dim() > 1 else 1, -1) for t in (a, b))
+    many = max(1, PART // a.shape[1])
+    parts = []
+    for x, y in zip(a.split(many), b.split(many)):
+        x, y = x.double(), y.double()
+        parts.append(torch.stack([t.norm(dim=1) for t in (x - y, x, y)]))
+    apart, *sizes = torch.cat(parts, 1)
+    size = torch.maximum(*sizes)
     size = torch.maximum(size, size.square().mean().sqrt())
-    return ((a - b).norm(dim=1) / size).nan_to_num(0).amax().item()
+    return (apart / size).nan_to_num(0).amax().item()
 
 
 def _alike(*mlps):
@@ -72,7 +81,9 @@ def _features(mlp):
 
 
 def _gains(a, b, gated):
-    # what is taken off the distances by putting their unit j in place of our i: half the squares
+    # what is taken off the distances by putting their unit j in place of our i: half the squares;
+    # in float32, which is enough to tell units apart
+    a, b = ([part.float() for part in parts] for parts in (a, b))
     return a[0] @ b[0].T + ((a[1] @ b[1].T).abs() if gated else 0)
 
 
