@@ -231,3 +231,23 @@ def heads_and_loss(losses):
     above.set_xticks(list(losses), [f"{1 - 1 / (2 * heads):.3g}" for heads in losses])
     above.set_xlabel("identified share, $1 - 1/(2H)$")
     return figure
+
+
+def lines_between(kinds, points):
+    """Chapter 18: the loss above the chord on the lines between models, one panel for each kind ->
+    {version -> (pairs, points)}; every pair is a thin line, their mean a thick one.
+    """
+    figure, axes = new_figure(len(kinds), figsize=(8.8, 3.9))
+    for ax, (kind, versions) in zip(axes, kinds.items()):
+        for version, colour, line in zip(versions, COLOURS, LINES):
+            excess = versions[version]
+            for pair in excess:
+                ax.plot(points, pair, color=colour, lw=0.4, alpha=0.5)
+            mean = [sum(column) / len(column) for column in zip(*excess)]
+            ax.plot(points, mean, color=colour, linestyle=line, lw=2, label=version)
+        ax.axhline(0, color=GREY, lw=0.8, zorder=0)
+        ax.set(title=f"{kind}, n = {len(excess)}", xlabel="share of the second model, $t$")
+    axes[0].set_ylabel("loss above the chord, nats per character")
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure
