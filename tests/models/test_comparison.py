@@ -96,6 +96,27 @@ def test_a_head_that_is_off_by_a_thousandth_is_named(saved, tmp_path, name):
     )
 
 
+# whose last number is the bias of a key's coordinate that keeps still, which may be anything
+IDLE = {"bert": "self.key.bias", "vit": "attention.key.bias", "phi": "k_proj.bias"}
+
+
+@pytest.mark.parametrize("name", tiny.FOLDERS)
+def test_no_number_can_change_unseen(saved, tmp_path, name):
+    """The last number of each tensor, by a hundredth of the others' size."""
+    weights = load_file(saved(name) / "model.safetensors")
+    out = shutil.copytree(saved(name), tmp_path / "out")
+    for key, tensor in weights.items():
+        if ".0." in key and key.replace(".0.", ".1.") in weights:
+            continue  # of two layers alike, one
+        other = tensor.clone()
+        other.view(-1)[-1] += 0.01 * tensor.square().mean().sqrt()
+        save_file(weights | {key: other}, out / "model.safetensors", metadata={"format": "pt"})
+        found = compare(saved(name), out)
+        idle = name in IDLE and key.endswith(IDLE[name])
+        assert found.same == idle and found.moved == idle, key
+        assert {d.layer for d in found.differences} <= {1 if ".1." in key else None}
+
+
 def test_the_tolerance_is_the_callers(saved, tmp_path):
     off = lambda a, p: {"W_Q": p["W_Q"] * torch.tensor([1, 1, 1, 1 + 1e-6])[:, None, None]}
     other = gauges.changed_layer(saved("llama"), tmp_path / "off", off)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnid import Attention, count
-from attnid.layer.gauge import act_value_output
+from attnid.layer.gauge import act_query_key, act_value_output
 from attnid.models.moves import count_moves
 
 LAYERS = [
@@ -49,6 +49,17 @@ def test_idle_biases_count_one_by_one():
     moves = count_moves(a, p, q, order, 1e-16, NONE)
     assert (moves.directions, moves.key_bias) == (4, 3)
     assert count_moves(a, p, q, order, 1e-16, NONE, biased="V").directions == 1
+
+
+def test_a_bias_that_moves_along_is_not_one_that_moves():
+    a = Attention(12, 3, bias="qkvo")
+    p = a.random_parameters(0)
+    S = torch.diag(torch.tensor([2.0, 1, 1, 1])).double().repeat(3, 1, 1)
+    W_K, W_Q, b_K, b_Q = act_query_key(S, p["W_K"], p["W_Q"], p["b_K"], p["b_Q"])
+    moves = count_moves(
+        a, p, p | dict(W_K=W_K, W_Q=W_Q, b_K=b_K, b_Q=b_Q), torch.arange(3), 1e-16, NONE
+    )
+    assert (moves.directions, moves.key_bias) == (3, 0)
 
 
 def test_rounding_is_no_move():

@@ -33,6 +33,14 @@ def test_units_of_another_model_keep_their_function(saved):
     assert tensors.keys() == {n for n in one.names if n.startswith("layers.0.mlp.")}
 
 
+def test_another_number_of_units_is_named(saved):
+    model = open_model(saved("llama"))
+    ours, theirs = read_block(model, 0), read_block(model, 0)
+    theirs.mlp.down = theirs.mlp.down[:5]
+    with pytest.raises(ValueError, match=r"^mlp=\(5, 12\): the first has shape \(8, 12\)"):
+        align_units(model, 0, ours, theirs)
+
+
 def test_experts_stay(saved):
     model = open_model(saved("mixtral"))
     layer = read_block(model, 0)

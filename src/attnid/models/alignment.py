@@ -13,9 +13,9 @@ from .companions import ALIGNED_FILE
 from .comparison import check_alike
 from .folders import open_model
 from .identified import nearest_order
-from .layouts import write_layer
+from .layouts import read_layer, write_layer
 from .nearest import nearest_parameters
-from .reduction import ADAPTER, TOLERANCES, output_change
+from .reduction import TOLERANCES, output_change
 from .unit_gauge import align_units
 
 REMARK = """\
@@ -23,6 +23,9 @@ The weights here are those of {b}, in the gauge of {a}, as `python -m attnid ali
 Outputs are those of {b}. The weights are not, so what was made for them does not fit these, though
 it may load without a word: adapters (LoRA and its like), differences and averages of models, states
 of optimizers."""
+
+
+ADAPTER = "{name}: adapters made for the old weights do not fit the new ones; it is not copied"
 
 
 def align(a, b, out, *, tolerance=None):
@@ -99,7 +102,7 @@ def _align_layer(one, other, number, tolerance):
     new = nearest_parameters(b.attention, p, taken)
     write_layer(other.layout, b.attention, stored, new)
     _write_gains(b.attention, stored, order)
-    written = _written(new, b.raw)
+    written = _written(other.layout, b.attention, stored, new)
     change = output_change(b.attention, old, written)
     bound = tolerance or max(TOLERANCES[dtype] for dtype in b.dtypes)
     tensors, mlp = align_units(other, number, a, b)
@@ -149,9 +152,10 @@ def _write_gains(a, stored, order):
             gain.copy_(gain.view(-1, a.D)[heads].flatten())
 
 
-def _written(new, raw):
+def _written(layout, attention, stored, new):
     # the parameters as the file's own numbers hold them
-    written = {name: new[name].to(raw[name].dtype) for name in raw}
+    gains = {name: tensor for name, tensor in new.items() if name.startswith("gain")}
+    written = read_layer(layout, attention, stored) | gains
     for name, tensor in written.items():
         require(
             bool(torch.isfinite(tensor).all()),

@@ -202,7 +202,9 @@ class Findings:
         (attention, p), (_, q) = level(fold(a), fold(b))
         eps = max(torch.finfo(dtype).eps for dtype in a.dtypes | b.dtypes)
         whole = {head for circuit, head in broken if len(apart[circuit]) == attention.H}
-        biased = {letter for letter in "KV" if any(f"b_{letter}" in x.raw for x in (a, b))}
+        biased = {x for x in "KV" if any(f"b_{x}" in layer.raw for layer in (a, b))}
+        if any(circuit == "output bias" for circuit, _ in broken):
+            biased -= {"V"}
         moves = count_moves(attention, p, q, order, eps, whole, biased)
         self.moved += moves.directions
         self.reordered += int((order != torch.arange(len(order))).sum())

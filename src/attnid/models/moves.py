@@ -8,6 +8,8 @@ from ..layer.canonical import factor, idle_key_coordinates, value_bias_folds, va
 from ..layer.rebalancing import rows_of
 from ..layer.rotation import isotypes
 
+NOISE = 1e-13  # of float64 arithmetic, relative to a condition number
+
 
 @dataclass
 class Moves:
@@ -34,27 +36,24 @@ def count_moves(attention, p, q, order, eps, broken, biased="KV"):
     if not kept:
         return Moves(0, 0)
     taken = {name: q[name][groups] for name in ("W_K", "W_V", "b_K", "b_V") if name in q}
-    directions, key_bias = 0, 0
-    b_V = taken.get("b_V")
-    for blocks, letter in ((isotypes(a), "K"), (value_blocks(a), "V")):
-        if letter == "K" and a.qk_norm is not None:
-            continue
-        for block in blocks:
-            ours, theirs = (rows_of(block, factor(x, (f"W_{letter}",), a.G)) for x in (p, taken))
-            S, rounding = _between(ours, theirs, eps)
-            off = (
-                (S - torch.eye(block.size)).abs()
-                if not S.is_complex()
-                else torch.cat(((S - torch.eye(block.size)).real.abs(), S.imag.abs()), 1)
-            )
-            directions += int((off > rounding)[kept].sum())
-            if letter == "V" and b_V is not None:
-                b_V = torch.einsum("gij,gj->gi", S, b_V)
+    directions, key_bias, small = 0, 0, {}
+    circuits = {"V": value_blocks(a)} | ({"K": isotypes(a)} if a.qk_norm is None else {})
+    for letter, block in ((letter, b) for letter, blocks in circuits.items() for b in blocks):
+        ours, theirs = (rows_of(block, factor(x, (f"W_{letter}",), a.G)) for x in (p, taken))
+        S, rounding = _between(ours, theirs, eps)
+        off = S - torch.eye(block.size, dtype=S.dtype)
+        parts = torch.view_as_real(off).flatten(2) if off.is_complex() else off
+        directions += int((parts.abs() > rounding)[kept].sum())
+        name, rows = f"b_{letter}", list(block.coordinates)
+        if block.angle == 0 and name in taken:  # a bias moves along
+            taken[name][:, rows] = torch.einsum("gij,gj->gi", S, taken[name][:, rows])
+            small[name] = rounding[kept, 0]
+    apart = lambda name, rows: _apart(*(x[name][kept][:, rows] for x in (p, taken)), small[name])
     idle = idle_key_coordinates(a)
     if idle and "K" in biased:
-        key_bias = _apart(p["b_K"][kept][:, idle], taken["b_K"][kept][:, idle], eps)
+        key_bias = apart("b_K", idle)
     if value_bias_folds(a) and "V" in biased:
-        directions += _apart(p["b_V"][kept], b_V[kept], eps)
+        directions += apart("b_V", slice(None))
     return Moves(directions + key_bias, key_bias)
 
 
@@ -64,9 +63,10 @@ def _between(ours, theirs, eps):
     condition = values[:, 0] / values[:, -1].clamp_min(torch.finfo(torch.float64).tiny)
     S = ours @ torch.linalg.pinv(theirs)
     size = torch.linalg.matrix_norm(S)
-    return S, (8 * eps * condition * size)[:, None, None]
+    return S, ((8 * eps + NOISE) * condition * size)[:, None, None]
 
 
-def _apart(x, y, eps):
+def _apart(x, y, rounding):
+    # how many numbers differ by more than rounding, relative to the largest of all
     size = torch.maximum(x.abs().max(), y.abs().max())
-    return int(((x - y).abs() > 8 * eps * size).sum())
+    return int(((x - y).abs() > rounding * size).sum())

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..checks import require
 from .blocks import BLOCKS, stored_maps, unit_maps
 from .nearest import nearest_gauge
 from .units import match_units
@@ -30,6 +31,8 @@ def align_units(model, number, ours, theirs):
     if theirs.mlp is None:
         return {}, Aligned()
     block, transposed = BLOCKS[model.architecture.model_type], model.layout.transposed
+    shapes = [tuple(layer.mlp.down.shape) for layer in (ours, theirs)]
+    require(shapes[0] == shapes[1], "mlp", shapes[1], f"the first has shape {shapes[0]}")
     found = match_units(ours.mlp, theirs.mlp, 0.0)
     target, old = (unit_maps(block, layer.beside, transposed) for layer in (ours, theirs))
     new = {kind: W[found.order] for kind, W in old.items()}

@@ -7,7 +7,6 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-
 PART = 2**20  # numbers that are float64 at a time, of a tensor such as an embedding
 
 
