@@ -95,10 +95,11 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```
 #
 # **Which symmetries there are.** Chapter 14 has counted them. In a GPT with LayerNorm and tied embeddings each circuit has a change of basis, $D^2$ directions; idle key biases, and value biases against the
-# output bias; $H!$ orders of the heads in a layer and $F!$ of the $F$ units of an MLP. Of the stream there is little: tying breaks all rotations at these sizes ({prf:ref}`lem-14-tied`), and
-# what is left, apart from a few vectors, is the *order* of its $E$ coordinates, the same for everything that reads and writes them, and one sign for all.
+# output bias; $H!$ orders of the heads in a layer and $F!$ of the $F$ units of an MLP. Of the stream there is little: tying breaks most
+# rotations ({prf:ref}`lem-14-tied`), and those that it leaves go with changes of the last gain, and depend on the gains and the tokens of the very model; they are no affine group, and we do not use them.
+# What is left is the *order* of the stream's $E$ coordinates, the same for everything that reads and writes them, and one sign for all, which we leave.
 #
-# Rotations come back if the models are written in another form: gains and shifts of the norms in the maps that read them, and a head of its own beside the embedding ({prf:ref}`lem-14-stream`, part 4). Each function stays.
+# All rotations that keep $\mathbf{1}$ come back if the models are written in another form: gains and shifts of the norms in the maps that read them, and a head of its own beside the embedding ({prf:ref}`lem-14-stream`, part 4). Each function stays.
 # But folding a gain is a product, $W \operatorname{diag}(\gamma)$, and not affine. It is no symmetry of the old form but a change of form, the line between two folded models is another line, and the models on it are in general none of the tied family.
 
 # %% [markdown]
@@ -109,12 +110,14 @@ elif os.path.isdir("../../../notebooks/results"):
 # %%
 import tempfile
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from attnid import GPT, GPTConfig, align, compare, figures, fingerprint, load_corpus
+from attnid import GPT, GPTConfig, align, compare, count
+from attnid import figures, fingerprint, load_corpus
 from attnid.claims import check
 from attnid.layer.description import Attention
 from attnid.layer.gauge import act_query_key, act_value_output
@@ -270,7 +273,17 @@ check(
 # | rotations | as "norms", and the stream turned by any rotation that keeps $\mathbf{1}$ |
 #
 # Where the stream moves, stream and layers are matched in turn until nothing gains; the first turn goes by what needs no matching inside a layer: embeddings, norms and output biases. Tokens and positions are the same in both models, so these point out which direction is which.
-# All matching is by weights alone; no text is looked at.
+# All matching is by weights alone; no text is looked at. By chapter 14's count, the symmetries that are not orders have so many directions:
+
+# %%
+laptop = GPTConfig(65, 64, n_layer=4, n_head=4, n_embd=128, bias=True)
+for tied in (True, False):
+    terms = count(replace(laptop, tied=tied)).terms
+    circuits = terms["query-key maps"] + terms["value-output maps"]
+    turns = terms.get("residual rotations", 0)
+    print(
+        f"tied: {tied}; directions of circuits: {circuits:,}, of rotations: {turns:,}"
+    )
 
 # %%
 records = read_pairs(Path("results") / "interpolation")  # {kind: [PairRecord]}
@@ -437,7 +450,7 @@ check(
 # | also rotations of the stream, in another form of the model | nothing to buy | more than two thirds of it; not all |
 #
 # Said plainly: for two models that share a parent, alignment is not needed, and for two that do not, the symmetries *inside* the layers, which are those that this book counts for attention, are useless alone. They are half of what works once the stream is turned.
-# And that asks for another form of the model, for tied embeddings allow no rotation. `compare` and `align` answer the question of one function; they are no way to merge two.
+# And that asks for another form of the model, for tied embeddings allow few rotations, and other ones in each model. `compare` and `align` answer the question of one function; they are no way to merge two.
 #
 # **What others found**, on other models and texts, so that numbers stand beside ours and not against them, by their abstracts. Vision models become stable to the order of their data early in training, and end in one linearly connected region from then on {cite:p}`frankle2020`: our children do.
 # By permutations of units alone, {cite:t}`ainsworth2023` have a barrier of zero between independently trained ResNets on CIFAR-10, and a counterexample to its being always so. Transformers with their heads, units and streams permuted have lower barriers than without, on masked language modelling
