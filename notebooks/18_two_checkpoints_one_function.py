@@ -358,18 +358,17 @@ before = height["independent"]["as trained"]
 left = {v: height["independent"][v] / before for v in VERSIONS}  # of the barrier
 for version in VERSIONS[1:]:
     print(f"{version:16} leaves of the barrier: {t_interval(left[version])}")
-ends_of = lambda values: t_interval(values)[1:3]
 check(
     "between-seeds",
-    as_trained=ends_of(before),
-    circuits_leave=ends_of(left["circuits"]),
-    align_leaves=ends_of(left["units"]),
-    rotations_leave=ends_of(left["rotations"]),
+    as_trained=before,
+    circuits_leave=left["circuits"],
+    align_leaves=left["units"],
+    rotations_leave=left["rotations"],
 )
 
 # %% [markdown]
 # Do the gauges of attention count for nothing, then, and the stream for all? Leave one symmetry out and keep the others, and it turns out that they buy *together*. With the stream turned but the circuits left as they were, half a nat of barrier is back,
-# and as much with the units left in their order; the order of the heads is worth less. It cannot be otherwise: as long as the streams of two models have nothing to do with each other, the best change of basis
+# and as much with the units left in their order; the order of the heads is worth less. That is as one would expect: as long as the streams of two models have nothing to do with each other, the best change of basis
 # for a head compares maps out of two different spaces, and is best for nothing.
 
 # %%
@@ -378,9 +377,9 @@ for name in ("circuits", "heads", "units"):
     print(f"without {name:9} more of the barrier is left: {t_interval(costs)}")
 check(
     "between-seeds",
-    without_circuits=ends_of(left["without circuits"] - left["rotations"]),
-    without_units=ends_of(left["without units"] - left["rotations"]),
-    still_there=ends_of(height["independent"]["rotations"]),
+    without_circuits=left["without circuits"] - left["rotations"],
+    without_units=left["without units"] - left["rotations"],
+    still_there=height["independent"]["rotations"],
 )
 
 # %% [markdown]
@@ -453,8 +452,8 @@ check(
 # And that asks for another form of the model, for tied embeddings allow few rotations, and other ones in each model. `compare` and `align` answer the question of one function; they are no way to merge two.
 #
 # **What others found**, on other models and texts, so that numbers stand beside ours and not against them, by their abstracts. Vision models become stable to the order of their data early in training, and end in one linearly connected region from then on {cite:p}`frankle2020`: our children do.
-# By permutations of units alone, {cite:t}`ainsworth2023` have a barrier of zero between independently trained ResNets on CIFAR-10, and a counterexample to its being always so. Transformers with their heads, units and streams permuted have lower barriers than without, on masked language modelling
-# {cite:p}`verma2024`; that is our "stream", which leaves three quarters. And {cite:t}`theus2025`, with orthogonal and invertible maps besides permutations, reach low and zero barriers between independently trained vision transformers and GPT-2 models. These are the maps of our "rotations"; by weights alone
+# By permutations of units alone, {cite:t}`ainsworth2023` have a barrier of zero between independently trained ResNets on CIFAR-10, and a counterexample to its being always so. Transformers with their heads, units and streams permuted, by correlations of what they compute, have lower barriers than without, on masked language modelling
+# {cite:p}`verma2024`; those are the maps of our "stream", which leaves three quarters. And {cite:t}`theus2025`, with orthogonal and invertible maps besides permutations, reach low and zero barriers between independently trained vision transformers and GPT-2 models. These are the maps of our "rotations"; by weights alone
 # we are left with a barrier that is clearly there. Whether it is the matching that falls short, which is a local search, or the models, our runs do not say: no symmetry found is no proof that there is none.
 #
 # **What these runs cannot say besides.** One size, one text, one recipe, and 2,000 steps are short. Least squares weighs all numbers alike, whether the function feels them or not. Matching by what the models compute on text, or by the loss itself, may buy more. And a low barrier between two models says that their mean is no worse than they are, not that it is better.
