@@ -132,6 +132,7 @@ from attnid.tensors import normal, relative_change
 from attnid.training.children import Person, trained
 from attnid.training.statistics import t_interval
 
+# %%
 folder = Path(tempfile.mkdtemp())
 one, moved = save_gpt(folder, "one.pt"), save_gpt(folder, "moved.pt", gauge=True)
 other = save_gpt(folder, "other.pt", seed=1)
@@ -139,8 +140,11 @@ other = save_gpt(folder, "other.pt", seed=1)
 # %%
 for name, path in (("moved", moved), ("other", other)):
     found, apart = compare(one, path), fingerprint(one).distance(fingerprint(path))
-    print(f"{name}: the same function: {found.same}; moved along {found.moved}", end="")
-    print(f" directions; distance of fingerprints below 1e-9: {apart < 1e-9}")
+    print(
+        f"{name}: one function: {found.same}; moved along {found.moved} directions;",
+        end="",
+    )
+    print(f" fingerprints within 1e-9: {apart < 1e-9}")
 report = align(one, moved, folder / "aligned.pt")
 print(f"distance of the weights before: {report['before']:.1f}")
 check(
@@ -260,7 +264,7 @@ check(
 # - **independent**: a child of one parent and a child of the next, which have nothing in common but the recipe.
 #
 # No model is in two pairs of a kind. But independent pairs are links of a ring, and neighbours share a parent, so their intervals are somewhat too hopeful. Losses are taken at eleven points, on the first 16,384 characters of the validation text, always the same: an interval here speaks of other
-# pairs, not of other texts. The second model of each pair is rewritten by more and more symmetries:
+# pairs, not of other texts. Pairs are few, and intervals wide; so what the ledger claims is what every single pair shows. The second model of each pair is rewritten by more and more symmetries:
 #
 # | Version | What may move |
 # |---|---|
@@ -367,8 +371,8 @@ check(
 )
 
 # %% [markdown]
-# Do the gauges of attention count for nothing, then, and the stream for all? Leave one symmetry out and keep the others, and it turns out that they buy *together*. With the stream turned but the circuits left as they were, half a nat of barrier is back,
-# and as much with the units left in their order; the order of the heads is worth less. That is as one would expect: as long as the streams of two models have nothing to do with each other, the best change of basis
+# Do the gauges of attention count for nothing, then, and the stream for all? Leave one symmetry out and keep the others, and it turns out that they buy *together*. With the stream turned but the circuits left as they were, more than half a nat of barrier is back,
+# and nearly as much with the units left in their order; the order of the heads is worth less. That is as one would expect: as long as the streams of two models have nothing to do with each other, the best change of basis
 # for a head compares maps out of two different spaces, and is best for nothing.
 
 # %%
