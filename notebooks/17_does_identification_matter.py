@@ -616,4 +616,4 @@ print(f"more than a hundred seeds: {needed > 100}")
 assert needed > 100
 
 # %% [markdown]
-# *Next:* {doc}`19_gates_and_relative_biases` counts what layers have been given since: gates, and learned numbers for the distance of two tokens.
+# *Next:* {doc}`18_two_checkpoints_one_function` asks what two trained models have in common: whether two files hold one function, and how high the loss is between two that do not.

@@ -473,4 +473,4 @@ for folds, bias in ((True, part), (False, w["b_Q"])):
     assert (change < 1e-12) == folds
 
 # %% [markdown]
-# *Next:* this is the last chapter. The {doc}`ledger <../book/ledger>` gathers what became of every statement, the {doc}`errata <../book/errata>` what has to be corrected in the paper.
+# *Next:* {doc}`20_differences_mixtures_routers` subtracts two attention maps, mixes layers that turn with layers that do not, and counts a router.

@@ -646,4 +646,4 @@ print("least curvature along a shift:", round(float(values[0]), 1))
 assert values[0] > 1
 
 # %% [markdown]
-# *Next:* this is the last chapter of its part. The {doc}`ledger <../book/ledger>` gathers what became of every statement.
+# *Next:* this is the last chapter. The {doc}`ledger <../book/ledger>` gathers what became of every statement, the {doc}`errata <../book/errata>` what has to be corrected in the paper.

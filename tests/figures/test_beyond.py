@@ -14,6 +14,9 @@ DRAWN = {
     ),
     "nearly_idle": lambda: figures.nearly_idle([1, 2], [[3, 2, 1], [3, 2, 1]], 1),
     "idle_by_cause": lambda: figures.idle_by_cause({"x": {cause: 1.0 for cause in "abcdef"}}),
+    "lines_between": lambda: figures.lines_between(
+        {kind: {v: [[0, 1, 0], [0, 2, 0]] for v in "abcde"} for kind in "xy"}, (0, 0.5, 1)
+    ),
     "freed_rotations": lambda: figures.freed_rotations(
         [1, 2], {n: [1, 2] for n in "ab"}, {n: {1: 1, 2: 2} for n in "ab"}, {"a": 3, "b": 4}
     ),

@@ -10,6 +10,7 @@ from .beyond import (
     gauges,
     heads_and_loss,
     idle_by_cause,
+    lines_between,
     nearly_idle,
     trained_heads,
 )

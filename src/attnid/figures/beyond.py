@@ -248,3 +248,24 @@ def gates(channels, lines, marks):
     axes.set(xlabel="value width $C$", ylabel="unidentified numbers", ylim=(0, None))
     axes.legend()
     return figure
+
+
+def lines_between(kinds, points):
+    """Chapter 18: the loss above the chord on the lines between models, one panel for each kind ->
+    {version -> (pairs, points)}; every pair is a thin line, their mean a thick one.
+    """
+    figure, axes = new_figure(len(kinds), figsize=(8.8, 3.9))
+    for ax, (kind, versions) in zip(axes, kinds.items()):
+        for version, colour, line, mark in zip(versions, COLOURS, LINES, "osD^v"):
+            excess = versions[version]
+            for pair in excess:
+                ax.plot(points, pair, color=colour, lw=0.4, alpha=0.5)
+            mean = [sum(column) / len(column) for column in zip(*excess)]
+            look = dict(color=colour, linestyle=line, lw=1.8, marker=mark, ms=5, mfc="white")
+            ax.plot(points, mean, **look, label=version)
+        ax.axhline(0, color=GREY, lw=0.8, zorder=0)
+        ax.set(title=f"{kind}, n = {len(excess)}", xlabel="share of the second model, $t$")
+    axes[0].set_ylabel("loss above the chord, nats per character")
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure

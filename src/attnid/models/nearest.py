@@ -22,6 +22,7 @@ def nearest_gauge(
     B: Inexact[Tensor, "G d n"],
     X: Inexact[Tensor, "G d m"],
     Y: Inexact[Tensor, "G d n"],
+    steps=STEPS,
 ) -> tuple[Inexact[Tensor, "G d d"], Inexact[Tensor, "G d d"]]:
     """S and S^{-H}, (G, d, d) each, such that (S X, S^{-H} Y) is near (A, B): a minimum over all
     invertible S of ||A - S X||^2 + ||B - S^{-H} Y||^2.
@@ -40,7 +41,7 @@ def nearest_gauge(
     best = sums.nan_to_num(torch.inf).argmin(0)[:, None, None]
     S, dual = (torch.where(best == 1, starts[-1][i], one) for i in (0, 1))
     least = sums.nan_to_num(torch.inf).amin(0)
-    for _ in range(STEPS):
+    for _ in range(steps):
         new_S, new_dual, new = _step(A, B, X, Y, S, dual, least)
         gained = new < least
         S, dual = (
@@ -88,23 +89,24 @@ def _step(A, B, X, Y, S, dual, least):
     return M @ S, back @ dual, new
 
 
-def nearest_parameters(attention, ours, theirs):
+def nearest_parameters(attention, ours, theirs, steps=STEPS):
     """Float64 parameters of the function of `theirs`, in the gauge in which they are nearest to
-    ours; heads stay where they are, and queries and keys that are normalised as they are.
+    ours; heads stay where they are, and queries and keys that are normalised as they are. `steps`:
+    how many of the minimisation at most.
     """
     a, p = attention, {name: t.clone() for name, t in theirs.items()}
     if a.qk_norm is None:
-        _move(a, ours, p, isotypes(a), ("W_K", "b_K"), ("W_Q", "b_Q"))
+        _move(a, ours, p, isotypes(a), ("W_K", "b_K"), ("W_Q", "b_Q"), steps)
         idle = idle_key_coordinates(a)
         if idle:
             p["b_K"][:, idle] = ours["b_K"][:, idle]
-    _move(a, ours, p, value_blocks(a), ("W_V", "b_V"), ("W_O",))
+    _move(a, ours, p, value_blocks(a), ("W_V", "b_V"), ("W_O",), steps)
     if value_bias_folds(a):
         _share_value_bias(a, ours, p)
     return p
 
 
-def _move(a, ours, p, blocks, shared, reading):
+def _move(a, ours, p, blocks, shared, reading, steps):
     # in place; a bias that is free afterwards is moved along, and does not count
     one, other = (
         [factor(x, [n for n in names if n in x], a.G) for names in (shared, reading)]
@@ -116,7 +118,7 @@ def _move(a, ours, p, blocks, shared, reading):
         seen = slice(0, a.E if free else None)
         A, X = (rows_of(block, x[0])[..., seen] for x in (one, other))
         B, Y = (rows_of(block, x[1]) for x in (one, other))
-        S, dual = nearest_gauge(A, B, X, Y)
+        S, dual = nearest_gauge(A, B, X, Y, steps)
         for whole, M in zip(other, (S, dual)):
             put_rows(block, whole, M @ rows_of(block, whole))
     for names, whole in ((shared, other[0]), (reading, other[1])):
