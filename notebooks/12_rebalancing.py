@@ -263,6 +263,8 @@ check("rebalancing", printed_order=error(O_K.mT @ U.mT))
 # %% [markdown]
 # ## The check
 #
+# Each statement by numbers, in its order.
+#
 # ### How many balanced pairs
 #
 # Of the {term}`null directions <null direction>` at a balanced pair those that keep $P_Q - P_K$ should have the dimension of $O(D)$, $D(D-1)/2$, as the skew

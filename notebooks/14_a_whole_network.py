@@ -88,7 +88,7 @@ elif os.path.isdir("../../../notebooks/results"):
 # ```{prf:lemma} Tied embeddings
 # :label: lem-14-tied
 #
-# Let embeddings be tied, the last gain's entries be distinct, $v \ge 3$, and $k = \max(0,\, E - v + 1)$. At {term}`generic` weights the rotations of the stream that the other parameters can make up for
+# Let embeddings be tied, the last gain's entries be distinct, $v \ge 3$, and $k = \max(0,\, E - v + 1)$. At generic weights the rotations of the stream that the other parameters can make up for
 # are a space of dimension $k(k+1)/2$ under RMSNorm, and of dimension at least $\max(0,\, k(k+1)/2 + 4 - E)$ under LayerNorm, with equality where the $E - 1$ conditions
 # of the proof are as independent as they can be. With biases, $k$ directions of the last $b$ are idle as well.
 # ```

@@ -237,6 +237,8 @@ check("difference", moved_together=change, value_alone=one_sided)
 # %% [markdown]
 # ## The check
 #
+# Each count by formula, by rank and by directions.
+#
 # ### Two maps subtracted
 #
 # Four numbers for each layer: the proposition's, `count`, the generators that pass a Jacobian-vector product and are independent together, and the rank of the Jacobian of the package's program, which knows of no symmetry;

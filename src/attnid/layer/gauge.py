@@ -11,11 +11,11 @@ from torch import Tensor
 
 
 def act_query_key(
-    S: Float[Tensor, "*batch D D"],
-    W_Q: Float[Tensor, "*batch D E"],
-    W_K: Float[Tensor, "*batch D E"],
-    b_Q: Float[Tensor, "*batch D"] | None = None,
-    b_K: Float[Tensor, "*batch D"] | None = None,
+    S: Float[Tensor, "*#batch D D"],
+    W_Q: Float[Tensor, "*#batch D E"],
+    W_K: Float[Tensor, "*#batch D E"],
+    b_Q: Float[Tensor, "*#batch D"] | None = None,
+    b_K: Float[Tensor, "*#batch D"] | None = None,
 ) -> tuple[Tensor, ...]:
     """Lemma 4.1 and section 4.6: (S W_Q, S^{-T} W_K), and biases likewise. S (..., D, D), W (...,
     D, E), b (..., D).
