@@ -3,18 +3,16 @@
 python book/registered.py writes book/registered.md.
 """
 
-import math
 import tomllib
 from pathlib import Path
 
 import numpy as np
 from made import keep
-from scipy import stats
 
 from attnid.training.cases import CASES
+from attnid.training.contrasts import contrast, least_detectable
 from attnid.training.jobs import Job
 from attnid.training.records import read_record, record_paths
-from attnid.training.statistics import paired
 
 BOOK = Path(__file__).resolve().parent
 RESULTS = BOOK.parent / "notebooks" / "results"
@@ -55,40 +53,19 @@ def pilot(folder=RESULTS):
     return found
 
 
-def least_detectable(spread, n, tests, alpha=0.05, power=0.8):
-    """The least mean difference that n pairs with such a spread show with that power, at the level
-    of the strictest of so many tests (Holm's first), by quantiles of Student's t.
-    """
-    t = stats.t(n - 1)
-    return (t.ppf(1 - alpha / tests / 2) + t.ppf(power)) * spread / math.sqrt(n)
-
-
-def comparison(runs, reference):
-    """n, mean and spread over the seeds that both have of the difference of losses, and the mean over seeds
-    of its standard error over windows; None without two such seeds.
-    """
-    seeds = sorted(set(runs) & set(reference))
-    if len(seeds) < 2:
-        return None
-    loss = lambda records: {seed: records[seed].final_loss for seed in seeds}
-    differences = paired(loss(runs), loss(reference))
-    windows = [runs[seed].windows - reference[seed].windows for seed in seeds]
-    errors = [d.std(ddof=1) / math.sqrt(len(d)) for d in windows]
-    return len(seeds), differences.mean(), differences.std(ddof=1), float(np.mean(errors))
-
-
 def pilot_rows(records, tests, n):
-    """A line of the pilot's table for each preset, case and rate."""
+    """A line of the pilot's table for each preset, case and rate, with what n seeds will detect."""
     for (preset, case, rate), runs in sorted(records.items()):
-        losses = [record.final_loss for record in runs.values()]
-        spread = f"{np.std(losses, ddof=1):.4f}" if len(losses) > 1 else ""
-        against = comparison(runs, records.get((preset, "adamw", rate), {}))
+        plain = records.get((preset, "adamw", rate), {})
+        both = sorted(runs.keys() & plain.keys())
         cells = ["", "", ""]
-        if against and case != "adamw":
-            _, mean, sd, error = against
-            cells = [f"{mean:+.4f} ({sd:.4f})", f"{error:.4f}"]
-            cells.append(f"{least_detectable(sd, n, tests):.4f}")
-        yield [preset, case, f"{rate:g}", len(losses), f"{np.mean(losses):.4f}", spread, *cells]
+        if case != "adamw" and len(both) > 1:
+            found = contrast(*({seed: arm[seed] for seed in both} for arm in (runs, plain)))
+            mean, low, high, _ = found.estimate
+            least = least_detectable(found.spread, n, tests)
+            cells = [f"{mean:+.4f}", f"{low:+.4f} to {high:+.4f}", f"{least:.4f}"]
+        losses = [record.final_loss for record in runs.values()]
+        yield [preset, case, f"{rate:g}", len(losses), f"{np.mean(losses):.4f}", *cells]
 
 
 def table(head, rows):
@@ -113,8 +90,7 @@ def page(found, records):
         ["Use", "First", "Last"], ([use, *s] for use, s in found["seeds"].items())
     )
     text += "\n## The pilot so far\n\n"
-    head = ["Preset", "Case", "Rate", "n", "Loss", "Spread", "Less plain (spread)", "Windows"]
-    head.append(f"Detectable at n = {n}")
+    head = ["Preset", "Case", "Rate", "n", "Loss", "Less plain", "95 %", f"Detectable at n = {n}"]
     return text + table(head, pilot_rows(records, tests, n))
 
 

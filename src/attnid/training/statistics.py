@@ -80,9 +80,9 @@ def bca_interval(values, statistic=np.mean, level=0.95, *, resamples=9999, seed=
     return Interval(estimate, float(ends.low), float(ends.high), len(values))
 
 
-def paired(one, other) -> Float[np.ndarray, "n"]:
-    """Differences one - other of two maps seed -> value, in the order of the seeds. ValueError
-    where the seeds differ.
+def paired(one, other) -> Float[np.ndarray, "n *rest"]:
+    """Differences one - other of two maps seed -> value (a number or an array), in the order of the
+    seeds. ValueError where the seeds differ.
 
     >>> paired({0: 1.0, 1: 2.0}, {0: 0.5, 1: 2.5}).tolist()
     [0.5, -0.5]
