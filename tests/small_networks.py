@@ -3,7 +3,7 @@
 import torch
 
 from attnid import GPTConfig
-from attnid.layer.directions import flatten
+from attnid.layer.flat import flatten
 from attnid.network import Network
 
 SIZES = dict(n_layer=1, n_head=2, n_embd=4, mlp_width=4)

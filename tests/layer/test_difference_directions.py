@@ -6,7 +6,7 @@ from draws import random
 
 from attnid import DifferentialAttention, count, generators
 from attnid.layer.differences import forward_difference
-from attnid.layer.directions import flatten
+from attnid.layer.flat import flatten
 
 LAYERS = [
     DifferentialAttention(8, 4, 2, 2, 4, rotary=(0.7,)),

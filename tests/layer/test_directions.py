@@ -2,25 +2,13 @@ import numpy as np
 import pytest
 import torch
 from descriptions import descriptions
-from draws import random
 from hypothesis import example, given, settings
+from nulls import relative_changes
 
-from attnid import Attention, GPTConfig, count, forward, generators, independent_directions, measure
+from attnid import Attention, GPTConfig, count, generators, independent_directions, measure
 from attnid.layer.attention import random_inputs
-from attnid.layer.directions import flatten, unflatten
+from attnid.layer.flat import flatten, unflatten
 from attnid.layer.measuring import input_scale
-
-
-def relative_changes(attention, parameters, directions, x):
-    """Norms of the outputs' derivative along each direction, for unit directions, over that along a random one."""
-    derivative = lambda direction: torch.func.jvp(
-        lambda p: forward(attention, p, x), (parameters,), (direction,)
-    )[1]
-    rows = flatten(attention, directions)
-    changes = torch.func.vmap(derivative)(directions).flatten(1).norm(dim=1) / rows.norm(dim=1)
-    anywhere = {name: random(*p.shape, seed=1) for name, p in parameters.items()}
-    length = sum(d.square().sum() for d in anywhere.values()).sqrt()
-    return changes / (derivative(anywhere).norm() / length)
 
 
 @given(descriptions(most_parameters=300))
@@ -69,12 +57,6 @@ def test_a_direction_that_is_not_null_is_seen():
     }  # the sign of the second is missing
     full = unflatten(attention, flatten(attention, wrong))
     assert relative_changes(attention, parameters, full, x).max() > 1e-2
-
-
-def test_flatten_and_unflatten_are_inverse():
-    attention = Attention(4, 2, bias="qo")
-    rows = random(3, attention.parameters)
-    assert torch.equal(flatten(attention, unflatten(attention, rows)), rows)
 
 
 @pytest.mark.parametrize(

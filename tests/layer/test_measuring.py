@@ -5,7 +5,7 @@ import torch
 
 from attnid import Attention, NoGapError, count, forward, generators, measure
 from attnid.layer.attention import random_inputs
-from attnid.layer.directions import flatten
+from attnid.layer.flat import flatten
 from attnid.layer.measuring import OUTPUT, cut, jacobian_blocks
 from attnid.layer.scaling import units
 

@@ -8,7 +8,7 @@ from tiny_models import FOLDERS, away, model_of, outputs
 
 from attnid import GPT, Attention, GPTConfig, Rebalancer, rebalance
 from attnid.layer.canonical import balance_layer
-from attnid.layer.directions import flatten
+from attnid.layer.flat import flatten
 from attnid.layer.measuring import measure
 from attnid.models.rebalancer import trainer_callback
 from attnid.network.gpt import head_weights

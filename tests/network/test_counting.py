@@ -7,7 +7,7 @@ import torch
 from small_networks import KINDS, NANOGPT, SIZES, changes_at, small, tokens
 
 from attnid import GPTConfig, count, generators, measure
-from attnid.layer.directions import flatten
+from attnid.layer.flat import flatten
 from attnid.network import contexts, random_parameters
 
 
