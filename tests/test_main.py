@@ -67,7 +67,8 @@ def test_error_is_one_clear_line(monkeypatch, capsys, tmp_path, words, complaint
         ("sweep --preset smoke --cases", "--cases: expected"),
         ("train --preset smoke --case sgd --seed x", "--seed: invalid int value: 'x'"),
         ("", "required: command"),
-        ("sweep --preset smoke --cases sgd --seeds 0", "--seeds: invalid count value: '0'"),
+        ("sweep --preset smoke --cases sgd --seeds 0", "--seeds: invalid seeds value: '0'"),
+        ("sweep --preset smoke --cases sgd --seeds 9-8", "--seeds: invalid seeds value: '9-8'"),
         ("learn", "invalid choice: 'learn'"),
     ],
 )
@@ -175,6 +176,16 @@ def test_sweep_goes_seed_by_seed_and_tells_failure(monkeypatch, capsys, tmp_path
         for rate in (0.5, 0.25)
     ]
     assert status == 1 and options == dict(workers=3, minutes=1.0, device="cpu", compiled=False)
+
+
+def test_sweep_takes_a_range_of_seeds(monkeypatch, capsys):
+    from attnid.training import experiments
+
+    seen = []
+    monkeypatch.setattr(experiments, "sweep", lambda jobs, *_, **__: seen.extend(jobs))
+    words = "sweep --preset study --cases adamw --seeds 1000-1002"
+    assert call(monkeypatch, capsys, *words.split())[0] == 0
+    assert seen == [Job("study", "adamw", seed) for seed in (1000, 1001, 1002)]
 
 
 def run_command(*words, **options):

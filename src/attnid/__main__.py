@@ -26,6 +26,15 @@ def count(text):
     return int(text)
 
 
+def seeds(text):
+    """Seeds in the words of a command: how many, from 0 on, or the first and the last."""
+    first, dash, last = text.partition("-")
+    found = range(int(first), int(last) + 1) if dash else range(count(text))
+    if not found:
+        raise ValueError
+    return found
+
+
 def say(text):
     """Print what a command has found, and be sure that it is out. OSError where standard output
     takes no more, but not where its reader has left, as `head` does.
@@ -66,7 +75,7 @@ def add_runs(commands):
             help="""how large: smoke (seconds), laptop (minutes),
             comparison (the same, heads not measured), paper (a GPU's work), or one of the small
             models, a minute each: pilot, pilot-momentum, pilot-decay, pilot-recall,
-            pilot-embedded""",
+            pilot-embedded, study""",
         )
     train.add_argument("--case", required=True, help=f"what the run does: {CASES}")
     train.add_argument(
@@ -81,9 +90,10 @@ def add_runs(commands):
     )
     sweep.add_argument(
         "--seeds",
-        type=count,
-        default=1,
-        help="how many: seeds 0, 1, ... in turn, each for all cases (default: 1)",
+        type=seeds,
+        default=range(1),
+        help="""how many: seeds 0, 1, ... in turn, each for all cases; or the first and the last,
+            100-102 (default: 1)""",
     )
     sweep.add_argument(
         "--rates",
@@ -146,7 +156,7 @@ def train_or_sweep(arguments):
         return 0
     jobs = [
         experiments.Job(arguments.preset, case, seed, rate, arguments.precision)
-        for seed in range(arguments.seeds)
+        for seed in arguments.seeds
         for case in arguments.cases
         for rate in arguments.rates or [None]
     ]

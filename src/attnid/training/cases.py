@@ -64,6 +64,7 @@ PRESETS |= {
     "pilot-momentum": replace(PILOT, training=PILOT.training | MOMENTUM),
     "pilot-recall": replace(PILOT, corpus="recall", context=line_length()),
     "pilot-embedded": replace(PILOT, corpus="embedded"),
+    "study": replace(PILOT, half=1),  # what confirms: judged by text that nothing was tuned on
 }
 
 
